@@ -1,0 +1,387 @@
+"""Every HTTP operation, declared once: the server binds handlers to these, the clients call them.
+
+The wire is a superset of PandaStack's sandbox core, so that its published client works unchanged; the fields beyond it
+are ours. Paths are below `/v1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from cellbox.protocol import account, commands, contexts, files, sandboxes, templates
+
+BodyT = TypeVar("BodyT")
+ResultT = TypeVar("ResultT")
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Generic[BodyT, ResultT]):
+    """One request and its answer.
+
+    `body` and `result` are the types of the JSON documents; `bytes` stands for a raw body, `None` for none at all.
+    """
+
+    name: str
+    method: Method
+    path: str
+    summary: str
+    body: type[BodyT]
+    result: type[ResultT]
+    status: int = 200
+    query: tuple[str, ...] = ()
+    """Names of the query parameters."""
+    scope: Literal["public", "user", "admin"] = "user"
+    """Who may call it: anyone, a holder of any key, a holder of an admin key."""
+    events: Any = None
+    """For a stream: the union of its events; the answer is `text/event-stream`. The last one ends the stream."""
+
+
+NoneType = type(None)
+_SANDBOX = "/sandboxes/{sandbox_id}"
+_CONTEXT = "/sandboxes/{sandbox_id}/repl/sessions/{context_id}"
+
+create_sandbox = Operation(
+    name="create_sandbox",
+    method="POST",
+    path="/sandboxes",
+    summary="Create a sandbox and wait until it can run code.",
+    body=sandboxes.CreateSandbox,
+    result=sandboxes.SandboxInfo,
+    status=201,
+)
+list_sandboxes = Operation(
+    name="list_sandboxes",
+    method="GET",
+    path="/sandboxes",
+    summary="List the caller's sandboxes, newest first.",
+    body=NoneType,
+    result=list[sandboxes.SandboxInfo],
+)
+get_sandbox = Operation(
+    name="get_sandbox",
+    method="GET",
+    path=_SANDBOX,
+    summary="Get one sandbox.",
+    body=NoneType,
+    result=sandboxes.SandboxInfo,
+)
+kill_sandbox = Operation(
+    name="kill_sandbox",
+    method="DELETE",
+    path=_SANDBOX,
+    summary="Kill a sandbox and remove everything of it.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+)
+get_lifecycle = Operation(
+    name="get_lifecycle",
+    method="GET",
+    path=_SANDBOX + "/lifecycle",
+    summary="Get how long a sandbox has to live.",
+    body=NoneType,
+    result=sandboxes.Lifecycle,
+)
+update_lifecycle = Operation(
+    name="update_lifecycle",
+    method="PATCH",
+    path=_SANDBOX + "/lifecycle",
+    summary="Change TTL or persistence.",
+    body=sandboxes.UpdateLifecycle,
+    result=sandboxes.Lifecycle,
+)
+update_metadata = Operation(
+    name="update_metadata",
+    method="POST",
+    path=_SANDBOX + "/metadata",
+    summary="Replace a sandbox's metadata.",
+    body=sandboxes.UpdateMetadata,
+    result=sandboxes.SandboxInfo,
+)
+get_usage = Operation(
+    name="get_usage",
+    method="GET",
+    path=_SANDBOX + "/metrics",
+    summary="Measure what a sandbox uses.",
+    body=NoneType,
+    result=sandboxes.SandboxUsage,
+)
+get_logs = Operation(
+    name="get_logs",
+    method="GET",
+    path=_SANDBOX + "/logs",
+    summary="Read a sandbox's log: what its start command printed and what the platform has to say.",
+    body=NoneType,
+    result=str,
+    query=("stream", "follow", "tail"),
+    events=account.LogLine,
+)
+run_command = Operation(
+    name="run_command",
+    method="POST",
+    path=_SANDBOX + "/exec",
+    summary="Run a command and wait for it.",
+    body=commands.RunCommand,
+    result=commands.CommandResult,
+)
+stream_command = Operation(
+    name="stream_command",
+    method="POST",
+    path=_SANDBOX + "/exec/stream",
+    summary="Run a command and stream its output.",
+    body=commands.RunCommand,
+    result=NoneType,
+    events=commands.CommandEvent,
+)
+create_context = Operation(
+    name="create_context",
+    method="POST",
+    path=_SANDBOX + "/repl/sessions",
+    summary="Start a code context.",
+    body=contexts.CreateContext,
+    result=contexts.ContextInfo,
+    status=201,
+)
+list_contexts = Operation(
+    name="list_contexts",
+    method="GET",
+    path=_SANDBOX + "/repl/sessions",
+    summary="List a sandbox's code contexts.",
+    body=NoneType,
+    result=list[contexts.ContextInfo],
+)
+close_context = Operation(
+    name="close_context",
+    method="DELETE",
+    path=_CONTEXT,
+    summary="End a code context.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+)
+run_code = Operation(
+    name="run_code",
+    method="POST",
+    path=_CONTEXT + "/run",
+    summary="Run a cell and wait for it.",
+    body=contexts.RunCode,
+    result=contexts.Execution,
+)
+stream_code = Operation(
+    name="stream_code",
+    method="POST",
+    path=_CONTEXT + "/run/stream",
+    summary="Run a cell and stream what comes of it.",
+    body=contexts.RunCode,
+    result=NoneType,
+    events=contexts.CellEvent,
+)
+interrupt_context = Operation(
+    name="interrupt_context",
+    method="POST",
+    path=_CONTEXT + "/interrupt",
+    summary="Interrupt what a code context runs now.",
+    body=NoneType,
+    result=contexts.Interrupted,
+)
+restart_context = Operation(
+    name="restart_context",
+    method="POST",
+    path=_CONTEXT + "/restart",
+    summary="Replace a context's kernel by a fresh one.",
+    body=NoneType,
+    result=contexts.ContextInfo,
+)
+list_languages = Operation(
+    name="list_languages",
+    method="GET",
+    path=_SANDBOX + "/repl/languages",
+    summary="List the languages that code contexts can have here.",
+    body=NoneType,
+    result=list[str],
+)
+run_once = Operation(
+    name="run_once",
+    method="POST",
+    path=_SANDBOX + "/repl",
+    summary="Run code in a fresh interpreter, without a context.",
+    body=contexts.RunOnce,
+    result=contexts.RunOnceResult,
+)
+read_file = Operation(
+    name="read_file",
+    method="GET",
+    path=_SANDBOX + "/fs",
+    summary="Read a file; a single `Range` of bytes may be asked for.",
+    body=NoneType,
+    result=bytes,
+    query=("path",),
+)
+write_file = Operation(
+    name="write_file",
+    method="PUT",
+    path=_SANDBOX + "/fs",
+    summary="Write a file, atomically unless it is appended to; parent directories are made.",
+    body=bytes,
+    result=files.FileWritten,
+    query=("path", "append", "mode", "user"),
+)
+remove_file = Operation(
+    name="remove_file",
+    method="DELETE",
+    path=_SANDBOX + "/fs",
+    summary="Remove a file or a whole directory.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+    query=("path", "recursive"),
+)
+list_directory = Operation(
+    name="list_directory",
+    method="GET",
+    path=_SANDBOX + "/fs/dir",
+    summary="List a directory; `depth` > 1 descends.",
+    body=NoneType,
+    result=files.DirectoryListing,
+    query=("path", "depth"),
+)
+stat_file = Operation(
+    name="stat_file",
+    method="GET",
+    path=_SANDBOX + "/fs/stat",
+    summary="Look at one file.",
+    body=NoneType,
+    result=files.FileInfo,
+    query=("path",),
+)
+make_directory = Operation(
+    name="make_directory",
+    method="POST",
+    path=_SANDBOX + "/fs/mkdir",
+    summary="Make a directory and its parents.",
+    body=files.MakeDirectory,
+    result=files.FileInfo,
+    status=201,
+)
+move_file = Operation(
+    name="move_file",
+    method="POST",
+    path=_SANDBOX + "/fs/move",
+    summary="Rename a file or directory.",
+    body=files.MoveFile,
+    result=files.FileInfo,
+)
+list_templates = Operation(
+    name="list_templates",
+    method="GET",
+    path="/templates",
+    summary="List the catalogue.",
+    body=NoneType,
+    result=list[templates.TemplateInfo],
+)
+get_template = Operation(
+    name="get_template",
+    method="GET",
+    path="/templates/{name}",
+    summary="Get one template.",
+    body=NoneType,
+    result=templates.TemplateInfo,
+)
+delete_template = Operation(
+    name="delete_template",
+    method="DELETE",
+    path="/templates/{name}",
+    summary="Remove a template from the catalogue.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+    scope="admin",
+)
+build_template = Operation(
+    name="build_template",
+    method="POST",
+    path="/templates/build",
+    summary="Build a template from a recipe folder or a root filesystem, sent as multipart form data.",
+    body=bytes,
+    result=templates.TemplateBuild,
+    status=202,
+    scope="admin",
+)
+list_builds = Operation(
+    name="list_builds",
+    method="GET",
+    path="/templates/builds",
+    summary="List recent builds.",
+    body=NoneType,
+    result=list[templates.TemplateBuild],
+    scope="admin",
+)
+get_build = Operation(
+    name="get_build",
+    method="GET",
+    path="/templates/builds/{build_id}",
+    summary="Get one build.",
+    body=NoneType,
+    result=templates.TemplateBuild,
+    scope="admin",
+)
+get_build_logs = Operation(
+    name="get_build_logs",
+    method="GET",
+    path="/templates/builds/{build_id}/logs",
+    summary="Stream a build's log.",
+    body=NoneType,
+    result=NoneType,
+    query=("follow",),
+    scope="admin",
+    events=templates.BuildEvent,
+)
+get_me = Operation(
+    name="get_me",
+    method="GET",
+    path="/me",
+    summary="Who the caller is.",
+    body=NoneType,
+    result=account.Me,
+)
+list_tokens = Operation(
+    name="list_tokens",
+    method="GET",
+    path="/me/tokens",
+    summary="List the caller's API keys; all keys for an admin.",
+    body=NoneType,
+    result=account.TokenList,
+)
+create_token = Operation(
+    name="create_token",
+    method="POST",
+    path="/me/tokens",
+    summary="Create an API key.",
+    body=account.CreateToken,
+    result=account.CreatedToken,
+)
+delete_token = Operation(
+    name="delete_token",
+    method="DELETE",
+    path="/me/tokens/{prefix}",
+    summary="Revoke an API key at once.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+)
+get_capabilities = Operation(
+    name="get_capabilities",
+    method="GET",
+    path="/capabilities",
+    summary="What this host can really do.",
+    body=NoneType,
+    result=account.Capabilities,
+)
+
+OPERATIONS: dict[str, Operation[Any, Any]] = {
+    operation.name: operation for operation in list(vars().values()) if isinstance(operation, Operation)
+}
+"""All of them, by name."""

@@ -1,0 +1,128 @@
+"""Sandboxes: create, look at, keep alive."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from cellbox.protocol.values import RequestBody, Value
+
+DEFAULT_TEMPLATE = "code-interpreter"
+DEFAULT_TTL_SECONDS = 3600
+MAX_TTL_SECONDS = 30 * 24 * 3600
+"""Thirty days. A sandbox that must live longer is `persistent`."""
+
+Metadata = dict[str, str]
+TtlSeconds = Annotated[float, Meta(gt=0, le=MAX_TTL_SECONDS)]
+
+
+class SandboxStatus(StrEnum):
+    """Where a sandbox is in its life."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+class VolumeMount(RequestBody):
+    """A named volume to attach. Accepted on the wire, refused by this version with a clear error."""
+
+    name: str
+    read_only: bool = False
+
+
+class CreateSandbox(RequestBody):
+    """Body of `create_sandbox`. Everything has a default; sizes default to the template's own."""
+
+    template: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = DEFAULT_TEMPLATE
+    ttl_seconds: TtlSeconds | None = None
+    """Seconds until the sandbox is reaped, counted from its creation. Default 3600."""
+    persistent: bool = False
+    """Never reaped; `ttl_seconds` has no effect while it is set."""
+    metadata: Metadata = {}
+    """At most 64 entries of 4 KiB. Keys that begin with `secret.` are stored but never returned."""
+    env: dict[str, str] = {}
+    """Environment of every command and kernel in the sandbox."""
+    cpu: Annotated[float, Meta(gt=0, le=512)] | None = None
+    """In cores."""
+    memory_mb: Annotated[int, Meta(ge=64, le=1_048_576)] | None = None
+    disk_mb: Annotated[int, Meta(ge=16, le=1_048_576)] | None = None
+    """The writable disk. It is kept in memory, on top of `memory_mb`."""
+    disk_gb: Annotated[float, Meta(gt=0, le=1024)] | None = None
+    """The same in GiB, as other clients of this wire send it."""
+    network: Literal["none"] = "none"
+    """Loopback only."""
+    from_snapshot: str | None = None
+    volumes: list[VolumeMount] = []
+
+
+class SandboxInfo(Value):
+    """The row of one sandbox."""
+
+    id: str
+    template: str
+    status: SandboxStatus
+    cpu: float
+    memory_mb: int
+    disk_mb: int
+    created_at: datetime
+    metadata: Metadata = {}
+    persistent: bool = False
+    ttl_seconds: float = 0
+    expires_at: datetime | None = None
+    """None for a persistent sandbox."""
+    boot_ms: float = 0
+    """From the request's arrival until the guest was configured, measured by the daemon."""
+    boot_mode: str = ""
+    """`snapshot`: restored from the template's baked snapshot. `cold`: booted, since there was none to use."""
+    engine: str = ""
+    template_digest: str = ""
+    enforced: dict[str, bool] = {}
+    """Which limits this host really enforces for this sandbox: memory, cpu, tasks, disk."""
+    network: str = "none"
+    from_snapshot: str | None = None
+    failure: str = ""
+    """Why `status` is `failed`."""
+
+
+class UpdateLifecycle(RequestBody):
+    """Body of `update_lifecycle`: what is left out stays as it is."""
+
+    ttl_seconds: TtlSeconds | UnsetType = UNSET
+    """Counted from now."""
+    persistent: bool | UnsetType = UNSET
+
+
+class Lifecycle(Value):
+    """How long a sandbox has to live."""
+
+    ttl_seconds: float
+    persistent: bool
+    idle_seconds: float
+    """Since the last command, cell or file operation."""
+    expires_at: datetime | None = None
+
+
+class UpdateMetadata(RequestBody):
+    """Body of `update_metadata`: replaces all of it."""
+
+    metadata: Metadata
+
+
+class SandboxUsage(Value):
+    """What a sandbox uses now, measured on the host with everything of the engine included."""
+
+    uptime_seconds: float
+    host_cpu_seconds: float
+    host_cpu_percent: float
+    """Average since creation, 100 = one core."""
+    host_rss_bytes: int
+    host_peak_bytes: int
+    processes: int
+    """Host processes of this sandbox's machine."""
+    pid: int = 0
+    """A stand-in that other clients of this wire look for: always positive while the sandbox runs."""

@@ -1,0 +1,515 @@
+"""The messages inside frames: what the host may ask, what the guest answers. Declared here once for both sides.
+
+A request names its operation in `op`; its dataclass is found through `OPERATIONS`. Messages are JSON objects; the host
+decodes the guest's strictly (it is hostile), the guest takes the host's word. Optional fields have defaults, so that
+a field may be added without a new protocol version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+# --------------------------------------------------------------------------------------------- requests (OPEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure:
+    """First operation after a boot or a restore: turn the waiting guest into this sandbox. Answer: `Configured`.
+
+    The guest mounts the writable disk over the read-only template, sets hostname and limits, and mixes `entropy` into
+    every random generator that a checkpoint may have copied. Nothing of the user's runs before.
+    """
+
+    op: ClassVar[str] = "configure"
+    hostname: str
+    memory_mb: int
+    disk_mb: int
+    tasks: int
+    entropy: str
+    """64 hex digits, fresh for every sandbox."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Added to the template's own environment, for commands and kernels alike."""
+    start_command: str = ""
+    """Shell text of the template that runs beside everything else; its output goes to the sandbox's log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exec:
+    """Run a command in a process group of its own. DATA in: its stdin. DATA out: stdout, stderr. Answer: `Exited`.
+
+    The answer follows as soon as the command's own process has ended and what it wrote until then was sent; children
+    that it left in the background live on and no longer hold the stream. On timeout or CANCEL the whole process
+    group is killed.
+    """
+
+    op: ClassVar[str] = "exec"
+    command: str
+    """Shell text, run by `bash -c`, or `sh -c` where there is no bash. May be megabytes long."""
+    cwd: str = ""
+    """Absolute; empty for the sandbox's default directory."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    user: str = ""
+    """Name or numeric id known in the guest; empty for the sandbox's default user."""
+    timeout_seconds: float | None = None
+    idle_timeout_seconds: float | None = None
+    """End the command when it prints nothing for this long."""
+    has_stdin: bool = False
+    """False: stdin is empty and at its end at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateContext:
+    """Start a kernel. Answer: `ContextInfo`."""
+
+    op: ClassVar[str] = "context.create"
+    context_id: str
+    language: str = "python"
+    cwd: str = ""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCell:
+    """Run code in a context; cells of one context run one after another in the order of arrival.
+
+    Out: DATA for stdout and stderr and `Display` messages, in order. Answer: `CellDone`. CANCEL interrupts the cell.
+    """
+
+    op: ClassVar[str] = "context.run"
+    context_id: str
+    code: str
+    timeout_seconds: float | None = None
+    """Counted from when the cell starts, not while it queues."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """For this cell only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptContext:
+    """Interrupt what the context runs now, if anything. Answer: `Interrupted`."""
+
+    op: ClassVar[str] = "context.interrupt"
+    context_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartContext:
+    """Replace the kernel by a fresh one under the same id; a running cell ends as `killed`. Answer: `ContextInfo`."""
+
+    op: ClassVar[str] = "context.restart"
+    context_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseContext:
+    """End the kernel and its process group. Answer: `Done`."""
+
+    op: ClassVar[str] = "context.close"
+    context_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListContexts:
+    """Answer: `ContextList`."""
+
+    op: ClassVar[str] = "context.list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListLanguages:
+    """Answer: `LanguageList`."""
+
+    op: ClassVar[str] = "context.languages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """Send a regular file's bytes as DATA. Answer: `FileRead`."""
+
+    op: ClassVar[str] = "file.read"
+    path: str
+    """Absolute. Bytes that are no UTF-8 travel as surrogate escapes, in all file operations and listings."""
+    offset: int = 0
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFile:
+    """Write DATA to a file until EOF, making parent directories. Answer: `FileWritten`.
+
+    Unless `append`, the bytes go to a temporary file in the same directory that replaces the old one at the end, so a
+    reader sees the old content or the new, and a CANCEL or a lost connection leaves the old. Links are followed.
+    """
+
+    op: ClassVar[str] = "file.write"
+    path: str
+    append: bool = False
+    mode: int | None = None
+    """Permission bits; None keeps those of the file that is replaced, or 0o644 for a new one."""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """Answer: `FileInfo`. The last component is not followed when it is a link."""
+
+    op: ClassVar[str] = "file.stat"
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListDirectory:
+    """Send the entries as `Entries` messages, sorted by name. Answer: `Listed`.
+
+    `depth` > 1 descends, never through links.
+    """
+
+    op: ClassVar[str] = "file.list"
+    path: str
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeDirectory:
+    """Make a directory and its parents; one that exists is left exactly as it is. Answer: `Done`."""
+
+    op: ClassVar[str] = "file.mkdir"
+    path: str
+    mode: int = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Rename, across file systems too, making the target's parents. Answer: `Done`."""
+
+    op: ClassVar[str] = "file.move"
+    source: str
+    target: str
+    overwrite: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """Remove a file, link or whole directory. Answer: `Done`."""
+
+    op: ClassVar[str] = "file.remove"
+    path: str
+    recursive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadActivity:
+    """Is anything of the user's running that freezing would hold up? Answer: `Activity`."""
+
+    op: ClassVar[str] = "activity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Answer: `Done`."""
+
+    op: ClassVar[str] = "ping"
+
+
+Request = (
+    Configure
+    | Exec
+    | CreateContext
+    | RunCell
+    | InterruptContext
+    | RestartContext
+    | CloseContext
+    | ListContexts
+    | ListLanguages
+    | ReadFile
+    | WriteFile
+    | Stat
+    | ListDirectory
+    | MakeDirectory
+    | Move
+    | Remove
+    | ReadActivity
+    | Ping
+)
+OPERATIONS: dict[str, type[Request]] = {
+    request.op: request
+    for request in (
+        Configure, Exec, CreateContext, RunCell, InterruptContext, RestartContext, CloseContext, ListContexts,
+        ListLanguages, ReadFile, WriteFile, Stat, ListDirectory, MakeDirectory, Move, Remove, ReadActivity, Ping,
+    )
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------------- the guest's first word (HELLO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Sent once on stream 0 when the guest is up and its zygote warm; a restored guest does not repeat it."""
+
+    version: int
+    guest_version: str
+    python: str = ""
+    """Version of the template's own Python with a kernel runtime; empty when it has none."""
+    kernel_problem: str = ""
+    """Why there is no Python kernel, in words for whoever built the template."""
+
+
+# --------------------------------------------------------------------------------------- events (MESSAGE, guest → host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """One rich output of a cell: a figure, a `display()` or the value of the last expression."""
+
+    type: Literal["display"] = "display"
+    bundle: dict[str, str]
+    """MIME type → data. Images are base64, `application/json` and its kin are JSON text; all values are strings."""
+    is_main: bool = False
+    """True for the value of the cell's last expression."""
+    source: str = "display"
+    """`result`, `display`, `figure`: where it came from."""
+    omitted: dict[str, int] = field(default_factory=dict[str, int])
+    """MIME type → size in bytes, of representations left out because they were over the cap."""
+    chart: str = ""
+    """JSON text that describes a matplotlib chart (type, title, axes, series); empty when it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """A part of a directory listing."""
+
+    type: Literal["entries"] = "entries"
+    entries: list[FileInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """On stream 0: what the start command printed, or the guest itself has to say."""
+
+    type: Literal["log"] = "log"
+    stream: Literal["stdout", "stderr", "system"]
+    text: str
+
+
+# ------------------------------------------------------------------------------------------------ outcomes (CLOSE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The operation could not be done. `code` is one of `FAILURE_CODES`."""
+
+    type: Literal["failure"] = "failure"
+    code: str
+    message: str
+
+
+FAILURE_CODES = frozenset(
+    {
+        "invalid_request",  # parameters make no sense: bad cwd, unknown user, relative path
+        "unknown_language",
+        "context_not_found",
+        "context_limit",
+        "path_not_found",
+        "path_conflict",
+        "permission_denied",
+        "storage_full",
+        "cancelled",
+        "internal",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Done, and there is nothing to say about it."""
+
+    type: Literal["done"] = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """The guest is this sandbox now."""
+
+    type: Literal["configured"] = "configured"
+    python: str = ""
+    shell: str = ""
+    problems: list[str] = field(default_factory=list[str])
+    """Limits that could not be set in the guest, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """How a command ended."""
+
+    type: Literal["exited"] = "exited"
+    exit_code: int
+    """As a shell reports it: 128 + n for death by signal n."""
+    signal: int = 0
+    duration_ms: float
+    reason: Literal["exited", "timeout", "idle_timeout", "cancelled", "out_of_memory"] = "exited"
+    survivors: int = 0
+    """Processes of the command's group that still run (background jobs after a normal end)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellError:
+    """What a cell raised."""
+
+    name: str
+    value: str
+    traceback: str
+    """Plain text with the cell's own lines and numbers, no colour codes, capped in the middle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellDone:
+    """How a cell ended."""
+
+    type: Literal["cell_done"] = "cell_done"
+    outcome: Literal["completed", "interrupted", "killed", "died"]
+    """`completed`: it ran to its end, with or without `error`. `interrupted`: stopped, kernel and state live on.
+    `killed`: it would not stop, so its kernel was replaced. `died`: the kernel died under it and was replaced."""
+    reason: Literal["", "timeout", "cancelled", "interrupt", "restart", "out_of_memory", "signal", "exit", "fork"] = ""
+    """Why it did not complete."""
+    state_kept: bool = True
+    exit: int = 0
+    """0, 1 after an error, the code of `SystemExit`."""
+    error: CellError | None = None
+    execution_count: int = 0
+    duration_ms: float = 0.0
+    hint: str = ""
+    """One sentence on what to do next, where the error is a common one (missing module, stdin)."""
+    dropped_displays: int = 0
+    """Displays over the cap that were left out."""
+    background_threads: int = 0
+    """Python threads that the cell's kernel still runs beside the main one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextInfo:
+    """One context."""
+
+    type: Literal["context"] = "context"
+    context_id: str
+    language: str
+    cells: int = 0
+    is_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextList:
+    type: Literal["contexts"] = "contexts"
+    contexts: list[ContextInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageList:
+    type: Literal["languages"] = "languages"
+    languages: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    type: Literal["interrupted"] = "interrupted"
+    was_busy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRead:
+    type: Literal["file_read"] = "file_read"
+    size: int
+    """Of the whole file when it was opened."""
+    sent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWritten:
+    type: Literal["file_written"] = "file_written"
+    size: int
+    """Bytes of this request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """One file as `lstat` sees it."""
+
+    type: Literal["file_info"] = "file_info"
+    path: str
+    name: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+    mode: int
+    """Permission bits."""
+    mtime: float
+    uid: int = 0
+    gid: int = 0
+    target: str = ""
+    """Of a link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    type: Literal["listed"] = "listed"
+    count: int
+    problems: list[str] = field(default_factory=list[str])
+    """Subdirectories that could not be read, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    type: Literal["activity"] = "activity"
+    commands: int
+    """Commands and cells in progress."""
+    background_processes: int
+    """Processes left behind by commands and cells, and kernels with threads of their own."""
+
+
+Outcome = (
+    Failure | Done | Configured | Exited | CellDone | ContextInfo | ContextList | LanguageList | Interrupted | FileRead
+    | FileWritten | FileInfo | Listed | Activity
+)  # fmt: skip
+Event = Display | Entries | LogLine
+ANSWERS: dict[type[Request], type[Outcome]] = {
+    Configure: Configured,
+    Exec: Exited,
+    CreateContext: ContextInfo,
+    RunCell: CellDone,
+    InterruptContext: Interrupted,
+    RestartContext: ContextInfo,
+    CloseContext: Done,
+    ListContexts: ContextList,
+    ListLanguages: LanguageList,
+    ReadFile: FileRead,
+    WriteFile: FileWritten,
+    Stat: FileInfo,
+    ListDirectory: Listed,
+    MakeDirectory: Done,
+    Move: Done,
+    Remove: Done,
+    ReadActivity: Activity,
+    Ping: Done,
+}
+"""What each request is answered with when it is not a `Failure`."""
+EVENTS: dict[str, type[Event]] = {"display": Display, "entries": Entries, "log": LogLine}
+"""By the `type` field."""
+
+
+def to_fields(message: Any) -> dict[str, Any]:
+    """Return a message as plain JSON values; a request gains its `op`."""
+    fields = dataclasses.asdict(message)
+    if isinstance(message, tuple(OPERATIONS.values())):
+        fields["op"] = message.op
+    return fields
+
+
+def request_from_fields(fields: dict[str, Any]) -> Request:
+    """Build the request a host sent. Raises `ValueError` for an unknown operation or wrong field names."""
+    operation = OPERATIONS.get(fields.pop("op", ""))
+    if operation is None:
+        raise ValueError("unknown operation")
+    try:
+        return operation(**fields)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
