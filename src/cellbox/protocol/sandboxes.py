@@ -22,7 +22,6 @@ TtlSeconds = Annotated[float, Meta(gt=0, le=MAX_TTL_SECONDS)]
 class SandboxStatus(StrEnum):
     """Where a sandbox is in its life."""
 
-    CREATING = "creating"
     RUNNING = "running"
     STOPPING = "stopping"
     FAILED = "failed"

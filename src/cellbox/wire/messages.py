@@ -126,7 +126,7 @@ class ListLanguages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFile:
-    """Send a regular file's bytes as DATA. Answer: `FileRead`."""
+    """Emit `FileOpened`, then send a regular file's bytes as DATA. Answer: `FileRead`."""
 
     op: ClassVar[str] = "file.read"
     path: str
@@ -282,6 +282,17 @@ class Entries:
 
     type: Literal["entries"] = "entries"
     entries: list[FileInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOpened:
+    """First event of `ReadFile`, before any DATA."""
+
+    type: Literal["file_opened"] = "file_opened"
+    size: int
+    """Of the whole file now."""
+    length: int
+    """What will be sent unless the file shrinks meanwhile; -1 for pseudo files that do not know their size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,7 +481,7 @@ Outcome = (
     Failure | Done | Configured | Exited | CellDone | ContextInfo | ContextList | LanguageList | Interrupted | FileRead
     | FileWritten | FileInfo | Listed | Activity
 )  # fmt: skip
-Event = Display | Entries | LogLine
+Event = Display | Entries | FileOpened | LogLine
 ANSWERS: dict[type[Request], type[Outcome]] = {
     Configure: Configured,
     Exec: Exited,
@@ -492,7 +503,7 @@ ANSWERS: dict[type[Request], type[Outcome]] = {
     Ping: Done,
 }
 """What each request is answered with when it is not a `Failure`."""
-EVENTS: dict[str, type[Event]] = {"display": Display, "entries": Entries, "log": LogLine}
+EVENTS: dict[str, type[Event]] = {"display": Display, "entries": Entries, "file_opened": FileOpened, "log": LogLine}
 """By the `type` field."""
 
 

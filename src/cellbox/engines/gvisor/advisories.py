@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 MINIMUM_RELEASE = 20240729
-"""The release of Debian 13. Older ones lack the systrap platform or the checkpoint format this engine relies on."""
+"""The release of Debian 13. Older ones have another checkpoint format or control interface, or lack systrap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:
-    """A published flaw and the first release without it."""
+    """A published flaw and how to tell a build without it."""
 
     name: str
-    fixed_in: int
-    """Release date as a number, `release-20250319.0` → 20250319."""
     summary: str
+    fixed_in: int | None = None
+    """First release without it, as a number: `release-20250319.0` → 20250319."""
+    fixed_with_flag: str | None = None
+    """A flag of runsc that came with the fix, where no release number was published."""
+
+    def applies_to(self, release: int | None, flags: Collection[str]) -> bool:
+        if self.fixed_with_flag is not None:
+            return self.fixed_with_flag not in flags
+        return release is None or self.fixed_in is None or release < self.fixed_in
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.summary} (fixed in release-{self.fixed_in}.0)"
+        if self.fixed_in is not None:
+            return f"{self.name}: {self.summary} (fixed in release-{self.fixed_in}.0)"
+        return f"{self.name}: {self.summary} (fixed where runsc has --{self.fixed_with_flag})"
 
 
 KNOWN = (
     Advisory(
         name="CVE-2025-2713",
         fixed_in=20250319,
-        summary="local privilege escalation: file access checks of runsc were made with too many rights; "
-        "needs a local user who may run runsc",
+        summary="a local user of the host who runs runsc could read files that are not theirs",
     ),
     Advisory(
         name="CVE-2026-96812",
-        # The fix is commit 573a9e73cf844f; the first release known to have `--character-device-policy` is this one.
-        fixed_in=20260817,
+        fixed_with_flag="character-device-policy",
         summary="escape through a character device node shipped in an image; needs CUSE on the host and control of the "
-        "image. Cellbox refuses device nodes in images whatever the release",
+        "image. Template builds refuse device nodes whatever the release",
     ),
 )
 
@@ -45,10 +53,9 @@ def release_number(version: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def applies(version: str) -> list[Advisory]:
-    """The known advisories that a version is open to; all of them if it names no release."""
-    release = release_number(version)
-    return [advisory for advisory in KNOWN if release is None or release < advisory.fixed_in]
+def applies(version: str, flags: Collection[str] = ()) -> list[Advisory]:
+    """The known advisories a build is open to; all that can't be ruled out if it names no release."""
+    return [advisory for advisory in KNOWN if advisory.applies_to(release_number(version), flags)]
 
 
 def is_supported(version: str) -> bool:

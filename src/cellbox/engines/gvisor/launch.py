@@ -24,6 +24,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from cellbox.engines.gvisor.processes import Process, reap_orphans
 
@@ -89,6 +90,7 @@ class Launcher:
         deadline_s: float,
         streams: Streams | None = None,
         env: Mapping[str, str] | None = None,
+        cwd: Path = Path("/"),
     ) -> Finished:
         """Run a program to its end. Raises `LaunchFault`; it and its process group are gone then.
 
@@ -98,7 +100,7 @@ class Launcher:
         try:
             given = streams or Streams(stdin=-1, stdout=output.writer, stderr=output.writer) if output else streams
             assert given is not None
-            popen = await self._start(list(argv), given, dict(env or {}))
+            popen = await self._start(list(argv), given, dict(env or {}), cwd)
             if output:
                 output.close_writer()
             status = await _supervise(popen, argv[0], output, deadline_s)
@@ -107,14 +109,16 @@ class Launcher:
             if output:
                 output.close()
 
-    async def _start(self, argv: list[str], streams: Streams, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    async def _start(
+        self, argv: list[str], streams: Streams, env: dict[str, str], cwd: Path
+    ) -> subprocess.Popen[bytes]:
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL if streams.stdin < 0 else streams.stdin,
                 stdout=streams.stdout,
                 stderr=streams.stderr,
-                cwd="/",
+                cwd=cwd,
                 env=env,
                 pass_fds=() if self._high_fd is None else (self._high_fd,),
                 start_new_session=True,  # neither a terminal's Ctrl-C nor our process group reaches it

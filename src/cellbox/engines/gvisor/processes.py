@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 _PROC = Path("/proc")
 
@@ -52,6 +54,26 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a process uses."""
+
+    resident_bytes: int
+    cpu_seconds: float
+
+
+def read_use(pid: int) -> Use | None:
+    """Memory and processor time of one process, `None` if there is no such process."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    ticks = int(fields[11]) + int(fields[12])  # utime and stime; pages come at 21
+    return Use(
+        resident_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"), cpu_seconds=ticks / os.sysconf("SC_CLK_TCK")
+    )
+
+
 def read_arguments(pid: int) -> tuple[str, ...]:
     """The command line; empty for a zombie, a kernel thread, a process without memory, or nothing at all."""
     try:
@@ -63,9 +85,9 @@ def read_arguments(pid: int) -> tuple[str, ...]:
 
 def all_pids() -> Iterator[int]:
     """Every process of this pid namespace."""
-    for entry in os.listdir(_PROC):
-        if entry.isdigit():
-            yield int(entry)
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            yield int(entry.name)
 
 
 def children(pid: int) -> list[int]:
@@ -86,10 +108,17 @@ class Process:
     """A process held by a descriptor. `close` gives the descriptor back."""
 
     __slots__ = ("_fd", "pid")
+    _held: ClassVar[Counter[int]] = Counter()
 
     def __init__(self, pid: int, fd: int) -> None:
         self.pid = pid
         self._fd = fd
+        self._held[pid] += 1
+
+    @classmethod
+    def is_held(cls, pid: int) -> bool:
+        """Does someone in this program hold the process, and so wait for its exit status?"""
+        return cls._held[pid] > 0
 
     @classmethod
     def open(cls, pid: int) -> Process | None:
@@ -157,6 +186,9 @@ class Process:
                 asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+            self._held[self.pid] -= 1
+            if not self._held[self.pid]:
+                del self._held[self.pid]
 
 
 def reap_orphans(sessions: Collection[int]) -> int:
@@ -177,3 +209,17 @@ def reap_orphans(sessions: Collection[int]) -> int:
             alive += 1
         orphan.close()
     return alive
+
+
+def reap_strays() -> None:
+    """Reap what starts that broke off left: ended children of ours that re-executed themselves and that nobody holds.
+
+    runsc's processes run `/proc/self/exe` and are therefore named `exe`; no program the daemon starts itself is.
+    """
+    for pid in children(os.getpid()):
+        stat = read_stat(pid)
+        if stat is None or not stat.is_zombie or stat.command != "exe" or Process.is_held(pid):
+            continue
+        if (stray := Process.open(pid)) is not None:
+            stray.reap()
+            stray.close()

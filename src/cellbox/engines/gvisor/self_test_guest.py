@@ -15,17 +15,13 @@ PROGRAM = "/echo"
 _LOAD_ADDRESS = 0x400000
 
 # loop: n = read(0, below the stack, 4096); if n <= 0: exit(0); write(1, the same, n); again
-_CODE = {
-    "x86_64": (
-        62,
-        "31c0 31ff 488db42400e0ffff ba00100000 0f05 85c0 7e0b 89c2 6a01 58 89c7 0f05 ebde 31ff b83c000000 0f05",
-    ),
-    "aarch64": (
-        183,
-        "000080d2 e10740d1 020082d2 e80780d2 010000d4 1f0000f1 ed000054 e20300aa 200080d2 e10740d1 080880d2 010000d4"
-        "f4ffff17 000080d2 a80b80d2 010000d4",
-    ),
-}
+_X86_64 = "31c0 31ff 488db42400e0ffff ba00100000 0f05 85c0 7e0b 89c2 6a01 58 89c7 0f05 ebde 31ff b83c000000 0f05"
+_AARCH64 = (
+    "000080d2 e10740d1 020082d2 e80780d2 010000d4 1f0000f1 ed000054 e20300aa 200080d2 e10740d1 080880d2 010000d4"
+    "f4ffff17 000080d2 a80b80d2 010000d4"
+)
+_CODE = {"x86_64": (62, _X86_64), "aarch64": (183, _AARCH64)}
+"""Machine → (number of the machine in an ELF header, instructions)."""
 
 
 def is_available() -> bool:
@@ -40,8 +36,10 @@ def write_rootfs(directory: Path) -> None:
     header_size, segment_size = 64, 56
     entry = _LOAD_ADDRESS + header_size + segment_size
     length = header_size + segment_size + len(body)
-    header = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack(
-        "<HHIQQQIHHHHHH", 2, number, 1, entry, header_size, 0, 0, header_size, segment_size, 1, 64, 0, 0
+    header = (
+        b"\x7fELF\x02\x01\x01"
+        + bytes(9)
+        + struct.pack("<HHIQQQIHHHHHH", 2, number, 1, entry, header_size, 0, 0, header_size, segment_size, 1, 64, 0, 0)
     )
     readable_executable = 5
     segment = struct.pack("<IIQQQQQQ", 1, readable_executable, 0, _LOAD_ADDRESS, _LOAD_ADDRESS, length, length, 0x1000)

@@ -1,4 +1,4 @@
-"""Lets an ordinary user run the engine: as uid 0 of a user namespace of its own, where `runsc` works without `--rootless`."""
+"""Lets an ordinary user run the engine: as root of a user namespace, where `runsc` works without `--rootless`."""
 
 from __future__ import annotations
 

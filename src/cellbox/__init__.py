@@ -1,0 +1,157 @@
+"""Cellbox: a computer of its own for every AI agent.
+
+```python
+from cellbox import Sandbox
+
+with Sandbox.create(ttl_seconds=600) as sandbox:
+    print(sandbox.exec("uname -a").stdout)
+    print(sandbox.run_code("6 * 7").text)
+```
+
+Everything public is here. Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cellbox._version import __version__
+
+if TYPE_CHECKING:
+    from cellbox.client._async._client import AsyncClient
+    from cellbox.client._async._context import AsyncCodeContext
+    from cellbox.client._async._filesystem import AsyncFilesystem
+    from cellbox.client._async._sandbox import AsyncSandbox
+    from cellbox.client._async._stream import AsyncEventStream
+    from cellbox.client._results import Execution, Result
+    from cellbox.client._sync._client import Client
+    from cellbox.client._sync._context import CodeContext
+    from cellbox.client._sync._filesystem import Filesystem
+    from cellbox.client._sync._sandbox import Sandbox
+    from cellbox.client._sync._stream import EventStream
+    from cellbox.errors import (
+        APIError,
+        AuthenticationError,
+        CapacityError,
+        CellboxError,
+        CodeFailedError,
+        CommandFailedError,
+        ConfigurationError,
+        ConflictError,
+        ConnectionLostError,
+        ContextNotFoundError,
+        DaemonUnavailableError,
+        EngineUnavailableError,
+        GuestError,
+        InternalError,
+        InvalidRequestError,
+        KeyNotFoundError,
+        NotFoundError,
+        PathConflictError,
+        PathNotFoundError,
+        PermissionDeniedError,
+        QuotaExceededError,
+        SandboxNotFoundError,
+        SandboxNotRunningError,
+        StorageFullError,
+        TemplateBuildError,
+        TemplateExistsError,
+        TemplateNotFoundError,
+        TooLargeError,
+        UnknownLanguageError,
+        UnknownTemplateError,
+    )
+    from cellbox.protocol.commands import CommandExited, CommandResult, StderrChunk, StdoutChunk
+    from cellbox.protocol.contexts import CellDisplay, CellEnded
+    from cellbox.protocol.files import FileInfo
+    from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage
+
+__all__ = [
+    "APIError",
+    "AsyncClient",
+    "AsyncCodeContext",
+    "AsyncEventStream",
+    "AsyncFilesystem",
+    "AsyncSandbox",
+    "AuthenticationError",
+    "CapacityError",
+    "CellDisplay",
+    "CellEnded",
+    "CellboxError",
+    "Client",
+    "CodeContext",
+    "CodeFailedError",
+    "CommandExited",
+    "CommandFailedError",
+    "CommandResult",
+    "ConfigurationError",
+    "ConflictError",
+    "ConnectionLostError",
+    "ContextNotFoundError",
+    "DaemonUnavailableError",
+    "EngineUnavailableError",
+    "EventStream",
+    "Execution",
+    "FileInfo",
+    "Filesystem",
+    "GuestError",
+    "InternalError",
+    "InvalidRequestError",
+    "KeyNotFoundError",
+    "Lifecycle",
+    "NotFoundError",
+    "PathConflictError",
+    "PathNotFoundError",
+    "PermissionDeniedError",
+    "QuotaExceededError",
+    "Result",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxNotFoundError",
+    "SandboxNotRunningError",
+    "SandboxStatus",
+    "SandboxUsage",
+    "StderrChunk",
+    "StdoutChunk",
+    "StorageFullError",
+    "TemplateBuildError",
+    "TemplateExistsError",
+    "TemplateNotFoundError",
+    "TooLargeError",
+    "UnknownLanguageError",
+    "UnknownTemplateError",
+    "__version__",
+]
+
+_HOMES = {
+    "cellbox.client._async._client": "AsyncClient",
+    "cellbox.client._async._context": "AsyncCodeContext",
+    "cellbox.client._async._filesystem": "AsyncFilesystem",
+    "cellbox.client._async._sandbox": "AsyncSandbox",
+    "cellbox.client._async._stream": "AsyncEventStream",
+    "cellbox.client._results": "Execution Result",
+    "cellbox.client._sync._client": "Client",
+    "cellbox.client._sync._context": "CodeContext",
+    "cellbox.client._sync._filesystem": "Filesystem",
+    "cellbox.client._sync._sandbox": "Sandbox",
+    "cellbox.client._sync._stream": "EventStream",
+    "cellbox.protocol.commands": "CommandExited CommandResult StderrChunk StdoutChunk",
+    "cellbox.protocol.contexts": "CellDisplay CellEnded",
+    "cellbox.protocol.files": "FileInfo",
+    "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name) or ("cellbox.errors" if name in __all__ else None)
+    if home is None:
+        raise AttributeError(f"module 'cellbox' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

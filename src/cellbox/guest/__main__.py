@@ -1,0 +1,5 @@
+"""Entry point of `guest.pyz`."""
+
+from cellbox.guest.agent import main
+
+main()

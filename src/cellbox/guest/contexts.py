@@ -1,0 +1,309 @@
+"""Code contexts: who may run cells in which kernel, and in what order.
+
+Cells of one context run one after another in the order of arrival. A kernel that had to be killed, or that died, is replaced
+under the same context id, and the cells that wait run in the new one. What background work prints between two cells
+comes with the next one (up to 64 KiB, the rest is counted).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from cellbox.guest import processes, system
+from cellbox.guest.channel import Handler, Refusal, Stream
+from cellbox.guest.kernel.execution import Execution
+from cellbox.guest.kernel.launcher import Kernel, KernelError, Launcher
+from cellbox.wire.messages import (
+    CellDone,
+    CloseContext,
+    Configure,
+    ContextInfo,
+    ContextList,
+    CreateContext,
+    Done,
+    Interrupted,
+    InterruptContext,
+    LanguageList,
+    ListContexts,
+    ListLanguages,
+    Request,
+    RestartContext,
+    RunCell,
+)
+
+MAX_CONTEXTS = 16
+"""Per sandbox. Each is a process of 30 MB and more of its own."""
+PYTHON = "python"
+_LIMITS = (resource.RLIMIT_NPROC, resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)
+
+
+class _Context:
+    """One context. Its kernel is None while none was needed since the last one ended."""
+
+    def __init__(self, context_id: str, language: str, cwd: str, env: dict[str, str]) -> None:
+        self.id = context_id
+        self.language = language
+        self.cwd = cwd
+        self.env = env
+        self.kernel: Kernel | None = None
+        self.turn = asyncio.Lock()
+        self.running: Execution | None = None
+        self.waiting = 0
+        self.cells = 0
+        self.threads = 0
+        self.is_closed = False
+
+    def info(self) -> ContextInfo:
+        return ContextInfo(
+            context_id=self.id,
+            language=self.language,
+            cells=self.cells,
+            is_busy=self.running is not None or self.waiting > 0,
+        )
+
+
+class Contexts:
+    """All contexts of the sandbox."""
+
+    def __init__(self, table: processes.Processes) -> None:
+        self.python = ""
+        """Version of the Python that runs cells; empty when there is none."""
+        self.problem = ""
+        """Why there is none."""
+        self._table = table
+        self._launchers: dict[str, Launcher] = {}  # by language
+        self._contexts: dict[str, _Context] = {}
+        self._spare: asyncio.Task[Kernel] | None = None
+
+    def handlers(self) -> dict[type[Request], Handler]:
+        return {
+            CreateContext: self._create,
+            RunCell: self._run,
+            InterruptContext: self._interrupt,
+            RestartContext: self._restart,
+            CloseContext: self._close,
+            ListContexts: self._list,
+            ListLanguages: self._languages,
+        }
+
+    async def start(self, environment: Mapping[str, str], python: str = "") -> tuple[str, str]:
+        """Start the zygote, with the template's `python3` if none is named. Returns (its version, problem).
+
+        To be called before the checkpoint, from the template's root.
+        """
+        program = python or shutil.which("python3", path=environment.get("PATH")) or ""
+        if not program:
+            self.problem = "the template has no python3"
+            return "", self.problem
+        launcher = Launcher(self._table)
+        self.python, self.problem = await launcher.start(program, environment)
+        if self.python:
+            self._launchers[PYTHON] = launcher
+        return self.python, self.problem
+
+    async def configure(self, request: Configure, environment: Mapping[str, str], root: str = system.USER_ROOT) -> None:
+        """Make the kernels to come this sandbox's own, and fork the first one ahead of its context."""
+        limits = [[kind, *resource.getrlimit(kind)] for kind in _LIMITS]
+        launcher = self._launchers.get(PYTHON)
+        if launcher is None:
+            return
+        launcher.configure(root=root, entropy=request.entropy, env=environment, limits=limits)
+        self._spare = asyncio.get_running_loop().create_task(launcher.fork())
+        await asyncio.wait([self._spare])
+
+    def activity(self) -> tuple[int, int]:
+        """Return (cells in progress or waiting, kernels that have threads of their own between cells)."""
+        contexts = self._contexts.values()
+        busy = sum(context.waiting + (context.running is not None) for context in contexts)
+        return busy, sum(context.threads > 0 for context in contexts if context.running is None)
+
+    def note_out_of_memory(self, pid: int) -> bool:
+        """Take note that this process is about to be killed for its memory. True when it is a kernel."""
+        for context in self._contexts.values():
+            if context.kernel is not None and context.kernel.pid == pid:
+                context.kernel.ran_out_of_memory = True
+                return True
+        return False
+
+    async def close(self) -> None:
+        """End every kernel and the zygote."""
+        for context in list(self._contexts.values()):
+            await self._end(context)
+        if self._spare is not None:
+            kernel = await self._spare
+            self._spare = None
+            await kernel.kill()
+            kernel.link.close()
+        for launcher in self._launchers.values():
+            launcher.close()
+
+    # ----------------------------------------------------------------------------------------------- operations
+
+    async def _create(self, _stream: Stream, request: CreateContext) -> ContextInfo:
+        self._launcher(request.language)
+        if request.context_id in self._contexts:
+            raise Refusal("invalid_request", f"there is a context {request.context_id!r} already")
+        if len(self._contexts) >= MAX_CONTEXTS:
+            raise Refusal("context_limit", f"a sandbox has at most {MAX_CONTEXTS} contexts; close one first")
+        cwd = request.cwd or _default_directory()
+        context = _Context(request.context_id, request.language, cwd, request.env)
+        self._contexts[context.id] = context
+        try:
+            await self._kernel(context)
+        except BaseException:
+            self._contexts.pop(context.id, None)
+            raise
+        return context.info()
+
+    async def _run(self, stream: Stream, request: RunCell) -> CellDone:
+        context = self._find(request.context_id)
+        context.waiting += 1
+        try:
+            is_mine = await _take_turn(context.turn, stream)
+        finally:
+            context.waiting -= 1
+        if not is_mine:
+            return CellDone(
+                outcome="interrupted", reason="cancelled", exit=1, hint="The cell was given up before it ran."
+            )
+        try:
+            if context.is_closed:
+                raise Refusal("context_not_found", f"context {context.id!r} was closed before the cell's turn came")
+            return await self._execute(context, stream, request)
+        finally:
+            context.turn.release()
+
+    async def _execute(self, context: _Context, stream: Stream, request: RunCell) -> CellDone:
+        kernel = await self._kernel(context)
+        execution = context.running = Execution(kernel, stream, request)
+        context.cells += 1
+        try:
+            done = await execution.run()
+        except BaseException:
+            execution.is_dead = True  # whatever it was, the kernel's state is unknown
+            raise
+        finally:
+            context.running = None
+            if execution.is_dead:
+                await self._discard(context)
+        context.threads = done.background_threads
+        return done
+
+    async def _interrupt(self, _stream: Stream, request: InterruptContext) -> Interrupted:
+        running = self._find(request.context_id).running
+        if running is not None:
+            running.stop("interrupt")
+        return Interrupted(was_busy=running is not None)
+
+    async def _restart(self, _stream: Stream, request: RestartContext) -> ContextInfo:
+        context = self._find(request.context_id)
+        running = context.running
+        if running is not None:
+            running.stop("restart")
+            async with context.turn:
+                pass  # the running cell has answered and let its kernel go
+        if context.running is None and (running is None or context.kernel is not None):
+            await self._discard(context)
+        await self._kernel(context)
+        context.cells = 0
+        return context.info()
+
+    async def _close(self, _stream: Stream, request: CloseContext) -> Done:
+        await self._end(self._find(request.context_id))
+        return Done()
+
+    async def _list(self, _stream: Stream, _request: ListContexts) -> ContextList:
+        return ContextList(contexts=[context.info() for context in self._contexts.values()])
+
+    async def _languages(self, _stream: Stream, _request: ListLanguages) -> LanguageList:
+        return LanguageList(languages=sorted(self._launchers))
+
+    # -------------------------------------------------------------------------------------------------- kernels
+
+    def _find(self, context_id: str) -> _Context:
+        context = self._contexts.get(context_id)
+        if context is None:
+            raise Refusal("context_not_found", f"there is no context {context_id!r}")
+        return context
+
+    def _launcher(self, language: str) -> Launcher:
+        launcher = self._launchers.get(language)
+        if launcher is not None:
+            return launcher
+        there = ", ".join(sorted(self._launchers)) or "none"
+        why = f" ({self.problem})" if language == PYTHON and self.problem else ""
+        raise Refusal("unknown_language", f"no kernel for {language!r} in this template{why}; there is: {there}")
+
+    async def _kernel(self, context: _Context) -> Kernel:
+        """Return the context's kernel, a fresh one if it has none."""
+        if context.kernel is not None:
+            return context.kernel
+        launcher = self._launcher(context.language)
+        try:
+            kernel = await self._take_spare() or await launcher.fork()
+            answer: dict[str, Any] = await kernel.ask(op="adopt", cwd=context.cwd, env=context.env)
+        except KernelError as error:
+            raise Refusal("internal", str(error)) from None
+        if answer.get("type") != "ready":
+            await kernel.kill()
+            kernel.link.close()
+            raise Refusal("invalid_request", str(answer.get("message")))
+        kernel.link.become_idle()
+        context.kernel = kernel
+        return kernel
+
+    async def _take_spare(self) -> Kernel | None:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        try:
+            kernel = await spare
+        except KernelError:
+            return None
+        if kernel.ended.done() or kernel.link.closed.is_set():
+            kernel.link.close()
+            return None
+        return kernel
+
+    async def _discard(self, context: _Context) -> None:
+        kernel, context.kernel, context.threads = context.kernel, None, 0
+        if kernel is not None:
+            await kernel.kill()
+            kernel.link.close()
+
+    async def _end(self, context: _Context) -> None:
+        self._contexts.pop(context.id, None)
+        context.is_closed = True
+        if context.running is not None:
+            context.running.stop("restart")
+        async with context.turn:
+            await self._discard(context)
+
+
+def _default_directory() -> str:
+    return system.DEFAULT_DIRECTORY if os.path.isdir(system.DEFAULT_DIRECTORY) else "/"
+
+
+async def _take_turn(turn: asyncio.Lock, stream: Stream) -> bool:
+    """Wait for the lock. False when the caller gave up first."""
+    if not turn.locked():
+        await turn.acquire()
+        return True
+    acquired = asyncio.ensure_future(turn.acquire())
+    cancelled = asyncio.ensure_future(stream.cancelled.wait())
+    try:
+        await asyncio.wait([acquired, cancelled], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        cancelled.cancel()
+    if acquired.done() and not stream.cancelled.is_set():
+        return True
+    if acquired.done():
+        turn.release()
+    else:
+        acquired.cancel()
+    return False

@@ -1,0 +1,229 @@
+"""A kernel's way out: text, displays and answers in one order, through one `Outbox`.
+
+Output shows as it is written: a line goes out at once while lines are few, and in pieces of 64 KiB or every 20 ms when they
+come in a burst. A forked child has no way out of its own: it writes straight to its file descriptors 1 and 2.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+import time
+from collections import deque
+
+from cellbox.guest.kernel import protocol
+from cellbox.wire.frames import MORE, DataChannel, Kind, encode
+
+_FLUSH_BYTES = 64 * 1024
+_TICK_SECONDS = 0.02
+_BURST = 64  # lines that go out one by one; past that they are collected
+_REFILL_PER_SECOND = 1000.0
+
+
+class Outbox:
+    """Everything that leaves a kernel. Safe for threads, for signal handlers that raise or print, and for forks."""
+
+    def __init__(self, channel: socket.socket, pipes: tuple[int, int], token: bytes) -> None:
+        self._channel = channel
+        self._pipes = pipes
+        self._token = token
+        self._number = 0
+        self._packets: deque[tuple[int, bytes]] = deque()
+        self._frames: list[bytes] = []
+        self._text = bytearray()
+        self._text_channel = DataChannel.STDOUT
+        self._lock = threading.RLock()
+        self._tokens = float(_BURST)
+        self._refilled = 0.0
+        self._late = threading.Event()
+        self._ticker: threading.Thread | None = None
+        self.is_child = False
+        """True in a process forked from the kernel."""
+        os.register_at_fork(before=self.flush, after_in_child=self._become_child)
+
+    @property
+    def ticker(self) -> threading.Thread | None:
+        return self._ticker
+
+    def write(self, channel: DataChannel, data: bytes) -> None:
+        """Take output, and send it now or within a tick."""
+        if self.is_child:
+            _write_all(channel, data)
+            return
+        with self._lock:
+            if channel != self._text_channel:
+                self._cut()
+                self._text_channel = channel
+            self._text += data
+            if len(self._text) >= _FLUSH_BYTES or (data.endswith((b"\n", b"\r")) and self._may_send_line()):
+                self.flush()
+            elif data:
+                self._send_later()
+
+    def message(self, document: bytes, *, now: bool) -> None:
+        """Take an event, whole."""
+        if self.is_child:
+            return
+        with self._lock:
+            self._cut()
+            self._add_json(Kind.MESSAGE, document)
+            if now:
+                self.flush()
+
+    def answer(self, document: bytes) -> None:
+        """Send the answer to the request in hand, after everything else."""
+        with self._lock:
+            self._cut()
+            self._add_json(Kind.CLOSE, document)
+            self._tokens = float(_BURST)
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what there is."""
+        if self.is_child:
+            return
+        with self._lock:
+            self._cut()
+            # Straight-line stores only between taking frames and numbering them: a signal handler that raises comes
+            # after a call, and then either nothing has happened or the packet waits in `_packets`.
+            while self._frames:
+                count, size = 1, len(self._frames[0])
+                while count < len(self._frames) and size + len(self._frames[count]) <= protocol.PACKET_BYTES:
+                    size += len(self._frames[count])
+                    count += 1
+                packet = (self._number + 1, b"".join(self._frames[:count]))
+                rest = self._frames[count:]
+                self._packets.append(packet)
+                self._frames, self._number = rest, packet[0]
+            while self._packets:
+                number, frames = self._packets[0]
+                for pipe in self._pipes:
+                    os.write(pipe, protocol.mark(self._token, number))
+                self._channel.send(protocol.number_packet(number, frames))
+                if self._packets and self._packets[0][0] == number:
+                    self._packets.popleft()
+
+    def _cut(self) -> None:
+        text, self._text = self._text, bytearray()
+        for start in range(0, len(text), protocol.PACKET_BYTES):
+            piece = bytes(text[start : start + protocol.PACKET_BYTES])
+            self._frames.append(encode(Kind.DATA, 0, piece, self._text_channel))
+
+    def _add_json(self, kind: Kind, document: bytes) -> None:
+        for start in range(0, max(len(document), 1), protocol.PACKET_BYTES):
+            end = start + protocol.PACKET_BYTES
+            self._frames.append(encode(kind, 0, document[start:end], MORE if end < len(document) else 0))
+
+    def _may_send_line(self) -> bool:
+        now = time.monotonic()
+        self._tokens = min(self._tokens + (now - self._refilled) * _REFILL_PER_SECOND, _BURST)
+        self._refilled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _send_later(self) -> None:
+        if self._ticker is None:
+            self._ticker = threading.Thread(target=self._tick, name="cellbox-output", daemon=True)
+            self._ticker.start()
+        if not self._late.is_set():
+            self._late.set()
+
+    def _tick(self) -> None:
+        while True:
+            self._late.wait()
+            time.sleep(_TICK_SECONDS)
+            self._late.clear()
+            try:
+                self.flush()
+            except OSError:
+                return
+
+    def _become_child(self) -> None:
+        self.is_child = True
+        self._lock = threading.RLock()
+        self._text, self._frames, self._packets = bytearray(), [], deque()
+        self._channel.close()
+        for pipe in self._pipes:
+            os.close(pipe)
+
+
+def _write_all(channel: DataChannel, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(int(channel), view) :]
+
+
+class _Bytes(io.RawIOBase):
+    """`sys.stdout.buffer`."""
+
+    def __init__(self, outbox: Outbox, channel: DataChannel) -> None:
+        self._outbox, self._channel = outbox, channel
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._channel)
+
+    def write(self, data) -> int:
+        data = bytes(data)
+        self._outbox.write(self._channel, data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._outbox.flush()
+
+    def close(self) -> None:
+        self.flush()
+
+
+class CellStream(io.TextIOBase):
+    """`sys.stdout` and `sys.stderr` of a kernel."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    newlines = None
+    line_buffering = True
+    write_through = False
+    mode = "w"
+
+    def __init__(self, outbox: Outbox, channel: DataChannel) -> None:
+        self._outbox, self._channel = outbox, channel
+        self._buffer = _Bytes(outbox, channel)
+        self.name = f"<{channel.name.lower()}>"
+
+    @property
+    def buffer(self) -> _Bytes:
+        return self._buffer
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self._outbox.write(self._channel, text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._channel)
+
+    def isatty(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        self._outbox.flush()
+
+    def reconfigure(self, **_options) -> None:
+        """Accepted, because scripts call it; nothing to change."""
+
+    def close(self) -> None:
+        """Flushes only: a script that closes its standard output must not silence the next cell."""
+        self.flush()
+
+    def detach(self):
+        return self._buffer

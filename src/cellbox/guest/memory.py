@@ -1,0 +1,161 @@
+"""Keeps the user's processes within the sandbox's memory and task limits.
+
+gVisor keeps all memory of a sandbox, its disk included, in one file of the host, and the host's limit on that ends the
+whole sandbox. So the guest looks itself, often enough that nobody can get past it in between, and not at all while
+nothing of the user's runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from cellbox.guest import processes
+from cellbox.guest.commands import Commands
+
+_GROWTH_BYTES_PER_SECOND = 2 * 1024**3
+"""How fast memory can be filled: 1 GB/s was measured under gVisor on two cores; twice that is taken."""
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.01, 0.5
+_CROWDED_SECONDS = 0.4
+"""How long a sandbox may sit at its task limit: real work rarely does, a fork bomb does nothing else."""
+_CROWDED_SHARE = 0.9
+_GONE_SECONDS = 2.0
+_SWARM_SHARE = 0.25
+"""When even the largest process has less of the memory than this, many small ones have used it up."""
+
+
+class Kernels(Protocol):
+    """What the watcher needs of `contexts`."""
+
+    def activity(self) -> tuple[int, int]: ...
+
+    def note_out_of_memory(self, pid: int) -> object: ...
+
+
+class Watcher:
+    """Watches while something runs. Limits are enforced by killing, the largest first; the guest itself is spared."""
+
+    def __init__(
+        self, table: processes.Processes, commands: Commands, kernels: Kernels, log: Callable[[str], None]
+    ) -> None:
+        self._processes = table
+        self._commands = commands
+        self._kernels = kernels
+        self._log = log
+        self._limit = 0
+        self._tasks = 0
+        self._own = 0
+        self._free = 0
+        self._disk = -1
+        self._crowded_since: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def configure(self, memory_mb: int, tasks: int, disk: int) -> None:
+        """Set the limits. What is in use now is the guest's own and not charged. `disk` is a descriptor in the disk."""
+        self._disk = disk
+        self._limit, self._tasks = memory_mb << 20, tasks
+        self._own = self._used()
+        self._free = self._limit
+
+    def wake(self) -> None:
+        """Watch until nothing runs any more. To be called whenever something of the user's starts."""
+        if self._limit and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        # Sleeping first costs a short command nothing: nobody can have got past the limit since it was last looked at.
+        longest = _LONGEST_SECONDS
+        while True:
+            await asyncio.sleep(min(max(self._free / _GROWTH_BYTES_PER_SECOND, _SHORTEST_SECONDS), longest))
+            count = self._processes.count()
+            self._free = self._limit + self._own - self._used()
+            if self._free < 0:
+                await self._end_largest(-self._free, count)
+            elif self._is_crowded(count):
+                await self._end_swarm(f"too many processes: {count} of {self._tasks}", lambda _: 1)
+            elif not self._commands.running and self._kernels.activity() == (0, 0) and not self._left_behind():
+                return
+            longest = _CROWDED_SECONDS / 2 if count > self._tasks / 2 else _LONGEST_SECONDS
+
+    def _used(self) -> int:
+        """Return the memory in use, the disk's left out. Not the sum over processes: they share pages after a fork."""
+        for line in self._processes.file("meminfo").splitlines():
+            if line.startswith(b"AnonPages:"):
+                disk = os.fstatvfs(self._disk)
+                return int(line.split()[1]) * 1024 - (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        return 0
+
+    def _left_behind(self) -> bool:
+        return bool(self._processes.background(frozenset()))
+
+    async def _end_largest(self, excess: int, count: int) -> None:
+        over = f"out of memory: {excess >> 20} MB over the limit of {self._limit >> 20} MB"
+        if count > processes.CROWD:
+            self._processes.stop_all(signal.SIGSTOP)
+        try:
+            table = self._processes.snapshot()
+        finally:
+            if count > processes.CROWD:
+                self._processes.stop_all(signal.SIGCONT)
+        if not table:
+            return
+        victim = max(table.values(), key=lambda process: process.resident_bytes)
+        if victim.resident_bytes < self._limit * _SWARM_SHARE:
+            await self._end_swarm(over, lambda process: process.resident_bytes)
+            return
+        self._log(f"{over}; killing process {victim.name!r}, which uses {victim.resident_bytes >> 20} MB")
+        if not self._commands.note_out_of_memory(victim.pid, table):
+            if self._processes.is_kernel(victim):
+                self._kernels.note_out_of_memory(victim.pid)
+            elif victim.pid == victim.group:
+                processes.send(victim.pid, signal.SIGKILL, group=True)
+            processes.send(victim.pid, signal.SIGKILL)
+        await self._wait_until_gone(victim.pid)
+
+    async def _wait_until_gone(self, pid: int) -> None:
+        for _ in range(round(_GONE_SECONDS / _SHORTEST_SECONDS)):
+            if not self._processes.is_alive(pid):
+                return
+            await asyncio.sleep(_SHORTEST_SECONDS)
+
+    async def _end_swarm(self, why: str, weight: Callable[[processes.Process], int]) -> None:
+        """Kill the session that weighs most. Everything stands still meanwhile, or a fork bomb would outrun us."""
+        self._processes.stop_all(signal.SIGSTOP)
+        try:
+            table = self._processes.snapshot()
+            sessions: Counter[int] = Counter()
+            for process in table.values():
+                sessions[process.session] += weight(process)
+            if not sessions:
+                return
+            session = sessions.most_common(1)[0][0]
+            size = sum(process.session == session for process in table.values())
+            self._log(f"{why}; killing session {session} with its {size} processes")
+            self._kernels.note_out_of_memory(session)
+            if not self._commands.note_out_of_memory(session, table):
+                await self._processes.kill_members(session, self._marker(session, table))
+            await self._wait_until_gone(session)
+            self._crowded_since = None
+        finally:
+            self._processes.stop_all(signal.SIGCONT)
+
+    def _is_crowded(self, count: int) -> bool:
+        """Tell whether there are more processes than the sandbox may have, or as many for a while.
+
+        RLIMIT_NPROC holds for each user id apart, and who is at that limit can't start anything else.
+        """
+        if count < self._tasks * _CROWDED_SHARE:
+            self._crowded_since = None
+            return False
+        now = time.monotonic()
+        self._crowded_since = self._crowded_since or now
+        return count > self._tasks or now - self._crowded_since >= _CROWDED_SECONDS
+
+    def _marker(self, session: int, table: Mapping[int, processes.Process]) -> bytes:
+        markers = (self._processes.marker_of(pid) for pid, process in table.items() if process.session == session)
+        return next((marker for marker in markers if marker), b"")

@@ -1,0 +1,12 @@
+"""The handlers, one module per resource. Each decodes nothing and decides nothing: it calls `control`."""
+
+from __future__ import annotations
+
+from cellbox.server.routes import account, commands, contexts, files, sandboxes, system, templates
+from cellbox.server.routing import Route
+
+
+def all_routes() -> list[Route]:
+    """Every route of the server."""
+    modules = (sandboxes, commands, contexts, files, templates, account, system)
+    return [route for module in modules for route in module.handlers.routes]

@@ -1,0 +1,47 @@
+"""Every HTTP operation has a handler, a method in both clients and a place in the documents."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cellbox.protocol.operations import OPERATIONS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "cellbox"
+
+
+def names_used_in(folder: Path) -> set[str]:
+    text = "\n".join(path.read_text() for path in folder.rglob("*.py"))
+    return set(re.findall(r"\b(?:operations|ops)\.([a-z_]+)\b", text))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_has_a_handler(name: str) -> None:
+    assert name in names_used_in(SOURCE / "server")
+
+
+@pytest.mark.parametrize("side", ["_async", "_sync"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_is_called_by_the_sdk(name: str, side: str) -> None:
+    assert name in names_used_in(SOURCE / "client" / side)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_has_a_heading_in_the_http_reference(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert f"### `{operation.method} /v1{operation.path}`" in (ROOT / "docs" / "http.md").read_text()
+
+
+def test_no_two_operations_share_a_route() -> None:
+    routes = [(operation.method, operation.path) for operation in OPERATIONS.values()]
+    assert len(routes) == len(set(routes))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_path_and_placeholders_are_well_formed(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert re.fullmatch(r"(/[a-z]+|/\{[a-z_]+\})+", operation.path)
+    assert operation.summary.endswith(".")

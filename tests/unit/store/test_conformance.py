@@ -1,0 +1,135 @@
+"""What every store must hold to. A new store joins by an entry in `STORES`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cellbox.store.base import KeyRow, SandboxRow, Store, StoreUnavailableError
+from cellbox.store.sqlite import SqliteStore
+
+OpenStore = Callable[[], Store]
+STORES: dict[str, Callable[[Path], Store]] = {"sqlite": lambda folder: SqliteStore(folder / "cellbox.db")}
+
+SANDBOX = SandboxRow(
+    id="6d8c8a52-5a3c-4f4e-9f7b-0d9e1c2b3a4f",
+    owner="ada",
+    template="code-interpreter",
+    template_digest="sha256:00",
+    status="running",
+    request=b'{"template":"code-interpreter"}',
+    created_at=1000.5,
+    expires_at=4600.5,
+    metadata={"session": "s1", "name": "Zoë ☃"},
+)
+KEY = KeyRow(prefix="pds_00000001", digest=b"\x00\xff" * 16, owner="ada", label="laptop", is_admin=True, created_at=1.0)
+
+
+@pytest.fixture(params=STORES)
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+    """Opens the same store anew each time."""
+    return lambda: STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+async def store(open_store: OpenStore) -> AsyncIterator[Store]:
+    store = open_store()
+    await store.start()
+    yield store
+    await store.aclose()
+
+
+async def test_rows_survive_a_restart(open_store: OpenStore) -> None:
+    first = open_store()
+    await first.start()
+    persistent = replace(SANDBOX, id="2", created_at=2000.0, expires_at=None, persistent=True, machine_id="m2")
+    await first.save_sandbox(SANDBOX)
+    await first.save_sandbox(persistent)
+    assert await first.insert_key(KEY)
+    identity = await first.installation_id()
+    await first.aclose()
+
+    second = open_store()
+    await second.start()
+    assert await second.list_sandboxes() == [persistent, SANDBOX]
+    assert second.list_keys() == [KEY]
+    assert await second.installation_id() == identity
+    assert len(identity) == 16
+    await second.aclose()
+
+
+async def test_saving_again_replaces_the_row(store: Store) -> None:
+    await store.save_sandbox(SANDBOX)
+    await store.save_sandbox(replace(SANDBOX, status="stopping", metadata={}))
+    assert await store.list_sandboxes() == [replace(SANDBOX, status="stopping", metadata={})]
+
+
+async def test_deleting_is_idempotent(store: Store) -> None:
+    await store.save_sandbox(SANDBOX)
+    await store.delete_sandbox(SANDBOX.id)
+    await store.delete_sandbox(SANDBOX.id)
+    assert await store.list_sandboxes() == []
+
+
+async def test_a_taken_key_prefix_is_refused_and_the_first_key_stays(store: Store) -> None:
+    assert await store.insert_key(KEY)
+    assert not await store.insert_key(replace(KEY, owner="eve"))
+    assert store.list_keys() == [KEY]
+
+
+async def test_a_deleted_key_is_gone(store: Store) -> None:
+    await store.insert_key(KEY)
+    assert await store.delete_key(KEY.prefix)
+    assert not await store.delete_key(KEY.prefix)
+    assert store.list_keys() == []
+
+
+async def test_last_use_is_noted_for_known_keys_only(store: Store) -> None:
+    await store.insert_key(KEY)
+    await store.touch_keys({KEY.prefix: 99.0, "pds_ffffffff": 99.0})
+    assert store.list_keys() == [replace(KEY, last_used_at=99.0)]
+
+
+async def test_the_version_changes_with_writes_of_any_store(open_store: OpenStore, store: Store) -> None:
+    before = store.version()
+    assert store.version() == before
+    await store.insert_key(KEY)
+    after_own = store.version()
+    assert after_own != before
+
+    other = open_store()
+    await other.start()
+    await other.delete_key(KEY.prefix)
+    await other.aclose()
+    assert store.version() != after_own
+    assert store.list_keys() == []
+
+
+async def test_many_tasks_may_write_at_once(store: Store) -> None:
+    await asyncio.gather(*(store.save_sandbox(replace(SANDBOX, id=str(number))) for number in range(100)))
+    assert len(await store.list_sandboxes()) == 100
+
+
+async def test_a_cancelled_write_leaves_the_store_usable(store: Store) -> None:
+    task = asyncio.ensure_future(store.save_sandbox(SANDBOX))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await store.save_sandbox(replace(SANDBOX, id="2"))
+    assert "2" in {row.id for row in await store.list_sandboxes()}
+
+
+async def test_a_closed_store_says_so(open_store: OpenStore) -> None:
+    store = open_store()
+    await store.start()
+    await store.aclose()
+    await store.aclose()
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        await store.save_sandbox(SANDBOX)
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        store.list_keys()
