@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ISC004 - a program in a string, and tables
 """The figures of SPECIFICATION.md, measured through the SDK against a daemon: what a user waits for, end to end.
 
 `python benchmarks/run.py` measures, prints a table and writes `results/<date>.json` and `results/<date>.md`.

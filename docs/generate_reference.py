@@ -1,4 +1,5 @@
-"""Write `http.md` and `errors.md` from the operations and errors they describe; `--check` only compares.
+# ruff: noqa: E501, T201 - the tables read better unbroken
+"""Write `http.md`, `errors.md` and `settings.md` from what they describe; `--check` only compares.
 
 Field descriptions are the docstrings in `cellbox.protocol`, so a field is explained in one place.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import sys
 import types
 import typing
@@ -193,9 +195,58 @@ def errors_reference() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
+SETTINGS_HEAD = """# Settings of the daemon
+
+Each is set, in this order of precedence, by an option of `cellbox serve` where there is one, by the environment variable, or in a TOML file:
+`--config FILE`, `CELLBOX_CONFIG`, or `/etc/cellbox/cellbox.toml`. An unknown key in the file is an error. Lists are
+comma-separated in a variable.
+
+```toml
+listen = "127.0.0.1:8080"
+data_dir = "/var/lib/cellbox"
+max_sandboxes = 200
+```
+
+"""
+SETTINGS_TAIL = """## Of clients
+
+| variable | |
+|---|---|
+| `CELLBOX_API_URL`, `CELLBOX_API_KEY` | which daemon the SDK and the command use; `PANDASTACK_API`, `PANDASTACK_API_KEY` work too |
+| `CELLBOX_RUNTIME_DIR` | where a private daemon's socket and log are |
+| `CELLBOX_DEBUG` | `1` makes the command show tracebacks |
+
+`~/.config/cellbox/config.toml` may hold `api_url` and `api_key`.
+
+## Of the gVisor engine
+
+| variable | |
+|---|---|
+| `CELLBOX_RUNSC` | this binary and no other |
+| `CELLBOX_RUNSC_ALLOW_UNSUPPORTED` | `1` accepts a release that is too old, at your own risk |
+"""
+
+
+def settings_reference() -> str:
+    from cellbox.control.settings import Settings
+
+    parts = [NOTE, SETTINGS_HEAD]
+    notes, hints = field_notes(Settings), typing.get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        default = "" if field.default is msgspec.NODEFAULT else json.dumps(field.default)
+        shown = f", default `{default}`" if default not in {"", "null", '""'} else ""
+        parts.append(f"### `{field.name}`\n\n`CELLBOX_{field.name.upper()}` ({type_name(hints[field.name])}{shown}). ")
+        parts.append(f"{notes.get(field.name, '')}\n\n")
+    return "".join([*parts, SETTINGS_TAIL])
+
+
 def main() -> int:
     stale: list[str] = []
-    for name, text in {"http.md": http_reference(), "errors.md": errors_reference()}.items():
+    for name, text in {
+        "http.md": http_reference(),
+        "errors.md": errors_reference(),
+        "settings.md": settings_reference(),
+    }.items():
         path = DOCS / name
         if path.exists() and path.read_text() == text:
             continue

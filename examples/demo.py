@@ -6,15 +6,18 @@ it prints about the data was computed in the sandbox; the chart and the report e
 
 from __future__ import annotations
 
-import base64
 import importlib.util
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cellbox import Client, Execution, Sandbox
+from cellbox import CellboxError, Client, CodeContext, DaemonUnavailableError, Execution, Sandbox
 
 TEMPLATE = "code-interpreter"
 OUTPUT = Path(os.environ.get("CELLBOX_DEMO_OUTPUT", "demo-output"))
@@ -44,8 +47,11 @@ MISTAKE = 'daily = df.set_index("date").temperature.resample("D").mean()'
 MENDED = """
 daily = df.set_index("date").celsius.resample("D").mean()
 by_hour = df.groupby(df.date.dt.hour).celsius.mean()
-answer = (f"The warmest day was {daily.idxmax():%d %B} with a mean of {daily.max():.1f} °C, the coldest {daily.idxmin():%d %B} "
-          f"with {daily.min():.1f} °C. On average it is warmest at {by_hour.idxmax()}:00 and coldest at {by_hour.idxmin()}:00.")
+answer = (
+    f"The warmest day was {daily.idxmax():%d %B} with a mean of {daily.max():.1f} °C, "
+    f"the coldest {daily.idxmin():%d %B} with {daily.min():.1f} °C. "
+    f"On average it is warmest at {by_hour.idxmax()}:00 and coldest at {by_hour.idxmin()}:00."
+)
 answer
 """
 REPORT = """
@@ -80,30 +86,133 @@ def indented(text: str) -> str:
 
 
 @contextmanager
-def daemon() -> Iterator[Client]:
-    """The configured daemon; else one of our own on a private socket, stopped at the end. Templates stay for next time."""
+def connected() -> Generator[Client]:
+    """The configured daemon; else one of our own on a private socket, which is stopped at the end."""
     if os.environ.get("CELLBOX_API_URL") or os.environ.get("PANDASTACK_API"):
         with Client() as client:
             yield client
         return
     with tempfile.TemporaryDirectory(prefix="cellbox-demo-") as folder:
         address, log = f"unix:{folder}/daemon.sock", Path(folder, "daemon.log")
-        command = [sys.executable, "-m", "cellbox.cli", "serve", "--listen", address, "--data-dir", f"{folder}/data"]
-        environment = {"CELLBOX_TEMPLATES_DIR": str(template_directory()), **os.environ}
         with log.open("wb") as output:
-            server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+            command = [sys.executable, "-m", "cellbox.cli", "serve", "--listen", address]
+            daemon = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             with Client(api_url=address) as client:
-                while True:
-                    try:
-                        say(f"daemon {client.version().version} is up on a private socket")
-                        break
-                    except DaemonUnavailableError:
-                        if server.poll() is not None:
-                            sys.exit(f"The daemon did not start:\n{log.read_text()}\n`cellbox doctor` tells why.")
-                        time.sleep(0.05)
-                yield client
+                is_ours = wait_for(client, daemon, log)
+                if is_ours:
+                    yield client
+            if not is_ours:
+                say("a daemon of yours is running already: using that one")
+                with Client() as client:
+                    yield client
         finally:
-            server.terminate()
-            server.wait(timeout=60)
-            say("daemon stopped, its sandboxes and its data directory are gone")
+            if daemon.poll() is None:
+                daemon.terminate()
+                daemon.wait(timeout=60)
+                say("daemon stopped, nothing of it runs on; the template is kept for the next time")
+
+
+def wait_for(client: Client, daemon: subprocess.Popen[bytes], log: Path) -> bool:
+    """Wait until the daemon answers; False when another one holds the data directory."""
+    while True:
+        try:
+            say(f"daemon {client.version().version} is up on a private socket")
+            return True
+        except DaemonUnavailableError:
+            if daemon.poll() is not None and "another daemon" in log.read_text():
+                return False
+            if daemon.poll() is not None:
+                sys.exit(f"The daemon did not start; `cellbox doctor` may tell why.\n{log.read_text()}")
+            time.sleep(0.05)
+
+
+def check_engine(client: Client) -> None:
+    found = client.capabilities()
+    limits = ", ".join(name for name, is_on in found.enforced.items() if is_on) or "nothing"
+    say(f"engine: {found.engine} {found.engine_version}, which enforces here: {limits}")
+    for advisory in found.advisories:
+        say(f"  known advisory: {advisory.partition(':')[0]}; `cellbox doctor` says more")
+    for problem in found.problems:
+        say(f"  {problem.summary} → {problem.fix}")
+    if not found.usable:
+        sys.exit(
+            "No sandbox can be created here: `cellbox doctor --install` fetches the engine and tells what is missing."
+        )
+
+
+def build_template(client: Client) -> None:
+    if client.templates.get(TEMPLATE).is_built:
+        return
+    say(f"template {TEMPLATE}: building it, this once; a few minutes")
+    with tempfile.TemporaryDirectory() as folder:
+        # What a recipe is based on is built first, and that is all that is wanted here.
+        Path(folder, "recipe.toml").write_text(f'name = "demo-only"\nbase = "{TEMPLATE}"\n')
+        client.templates.build(folder, replace=True, on_line=lambda line: say(f"  {visible(line)}"))
+    client.templates.delete("demo-only")
+
+
+def run(context: CodeContext, title: str, code: str) -> Execution:
+    cell = context.run_code(code.strip(), timeout_seconds=60)
+    say(f"cell [{cell.execution_count}] {title}: {cell.duration_ms:.0f} ms")
+    return cell
+
+
+def main() -> None:
+    data = dataset()
+    with connected() as client:
+        check_engine(client)
+        build_template(client)
+        began = time.monotonic()
+        with Sandbox.create(TEMPLATE, ttl_seconds=600, metadata={"purpose": "demo"}, client=client) as sandbox:
+            create_ms = (time.monotonic() - began) * 1000
+            boot = f"{sandbox.boot_mode}, {sandbox.boot_ms:.0f} ms in the daemon"
+            say(f"sandbox {sandbox.id} is ready after {create_ms:.0f} ms ({boot})")
+            work(sandbox, data, create_ms)
+        say("sandbox killed, nothing of it is left")
+
+
+def work(sandbox: Sandbox, data: Path, create_ms: float) -> None:
+    written = sandbox.filesystem.upload(data, "/workspace/seattle-temps.csv")
+    say(f"uploaded {written.bytes:,} bytes: {SOURCE}")
+    context = sandbox.create_code_context()
+
+    cells = [run(context, "load the file", LOAD)]
+    print(indented(cells[0].stdout))
+    cells.append(run(context, "group by month", GROUP))
+    table = cells[-1].results[0]
+    print(indented(table.text or ""))
+    say(f"  the same as an HTML table for a web page: {len(table.html or ''):,} characters")
+
+    cells.append(run(context, "plot", PLOT))
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    chart = next(result for result in cells[-1].results if result.png).save(OUTPUT / "temperatures.png")
+    say(f"  chart saved: {chart} ({chart.stat().st_size:,} bytes)")
+
+    cells.append(run(context, "a mistake, as agents make them", MISTAKE))
+    print(indented("\n".join((cells[-1].error or "no error?").splitlines()[-1:])))
+    say("  the traceback came back as text, the kernel and its variables live on")
+    cells.append(run(context, "mended", MENDED))
+    answer = sandbox_text(cells[-1])
+
+    cells.append(run(context, "write a report", REPORT))
+    report = OUTPUT / "report.md"
+    sandbox.filesystem.download("/workspace/report.md", report)
+    say(f"  report read back: {report} ({len(report.read_text().splitlines())} lines)")
+
+    total = sum(cell.duration_ms for cell in cells)
+    print(f"\n  Answer   {answer}\n  Chart    {chart}\n  Report   {report}")
+    fastest = min(cell.duration_ms for cell in cells)
+    print(f"  Times    create {create_ms:.0f} ms; {len(cells)} cells {total:.0f} ms, the fastest {fastest:.1f} ms\n")
+
+
+def sandbox_text(cell: Execution) -> str:
+    cell.raise_for_error()
+    return visible(cell.text or "").strip("'\"")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except CellboxError as error:
+        sys.exit(f"{type(error).__name__}: {error}\n`cellbox doctor` may tell why.")

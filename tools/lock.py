@@ -95,9 +95,7 @@ def write(name: str, lock: Lock) -> None:
     print(f"{name}: {len(exact)} packages → {lock.path.relative_to(ROOT)}", flush=True)
 
 
-def collect_hashes(
-    exact: Sequence[str], python: str, machine: str, kind: str, hashes: dict[str, set[str]]
-) -> None:
+def collect_hashes(exact: Sequence[str], python: str, machine: str, kind: str, hashes: dict[str, set[str]]) -> None:
     """Add the hashes of the wheels that a target would take; a requirement without one for it is passed over."""
     try:
         items = resolve(exact, python, machine, kind, "--no-deps")

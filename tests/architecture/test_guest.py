@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """What runs inside the sandbox needs nothing but Python's standard library."""
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ sys.path.insert(0, {source!r})
 root = types.ModuleType("cellbox"); root.__path__ = [{source!r} + "/cellbox"]; sys.modules["cellbox"] = root
 importlib.import_module({module!r})
 foreign = sorted(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names | {{"cellbox", "__main__"}})
-ours = sorted(name for name in sys.modules if name.startswith("cellbox.") and name.split(".")[1] not in ("guest", "wire"))
+ours = sorted(name for name in sys.modules if name.startswith("cellbox.") and name.split(".")[1] not in ("guest", "wire", "_version"))
 sys.exit(f"foreign: {{foreign}} ours: {{ours}}" if foreign or ours else 0)
 """
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """`import cellbox` is for scripts and agents: small, quick and without the server."""
 
 from __future__ import annotations

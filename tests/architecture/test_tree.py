@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The tree holds nothing of the machine it was written on, and what is generated is current."""
 
 from __future__ import annotations

@@ -11,14 +11,15 @@ from cyclopts import Parameter
 from cellbox._version import __version__
 from cellbox.cli.output import print_fields, print_json
 
+Flag = Annotated[bool, Parameter(show_default=False)]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False, help="Print JSON with stable keys.")]
 RawFlag = Annotated[
-    bool,
-    Parameter(name="--raw", show_default=False, help="Let the sandbox's output control this terminal."),
+    bool, Parameter(name="--raw", show_default=False, help="Let the sandbox's output control this terminal.")
 ]
 DataDir = Annotated[Path | None, Parameter(name="--data-dir")]
 EngineName = Annotated[str | None, Parameter(name="--engine")]
-Flag = Annotated[bool, Parameter(show_default=False)]
+Dashable = Annotated[str, Parameter(allow_leading_hyphen=True)]
+"""A path, or `-` for a standard stream."""
 
 
 def version(*, as_json: JsonFlag = False) -> None:

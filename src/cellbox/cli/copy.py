@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from cellbox import Client, Sandbox
-from cellbox.cli.about import RawFlag
+from cellbox.cli.about import Dashable, RawFlag
 from cellbox.cli.exits import Exit, UsageError
 from cellbox.cli.finding import open_sandbox
 from cellbox.cli.output import say, size
@@ -22,7 +22,7 @@ from cellbox.cli.terminal import GuestStream
 from cellbox.errors import PathNotFoundError
 
 
-def copy(source: str, target: str, /, *, raw: RawFlag = False) -> int:
+def copy(source: Dashable, target: Dashable, /, *, raw: RawFlag = False) -> int:
     """Copy a file or directory into or out of a sandbox: `cellbox cp data.csv ID:/workspace/`.
 
     Exactly one side is ID:/PATH. `-` stands for standard input or output. A directory is copied with all that is in it;

@@ -21,7 +21,7 @@ _ABOUT = """A computer of its own for every AI agent, behind a real isolation bo
 
 With CELLBOX_API_URL set, commands talk to that daemon; otherwise to a private one that is started on demand.
 """
-_COMMANDS: dict[Group, dict[str, tuple[str, str]]] = {
+COMMANDS: dict[Group, dict[str, tuple[str, str]]] = {
     Group("Work with sandboxes", sort_key=1): {
         "run": ("run:run", "Run Python code in a sandbox, with its charts saved."),
         "exec": ("commands:execute", "Run a command in a sandbox."),
@@ -56,7 +56,7 @@ def build_app(*, overview: bool = True) -> App:
         result_action="return_value",
         default_parameter=Parameter(negative=""),
     )
-    for group, commands in _COMMANDS.items():
+    for group, commands in COMMANDS.items():
         for order, (name, (path, summary)) in enumerate(commands.items()):
             texts = {"help": summary} if overview else {}
             app.command(f"cellbox.cli.{path}", name=name, group=group, sort_key=order, **texts)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code, with every error told in one sentence."""
     try:
-        has_command = any(argument in commands for argument in arguments[:1] for commands in _COMMANDS.values())
+        has_command = any(argument in commands for argument in arguments[:1] for commands in COMMANDS.values())
         result: Any = build_app(overview=not has_command)(list(arguments))
     except CellboxError as error:
         if debug_requested():

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cellbox import Client, Execution, Result, Sandbox
-from cellbox.cli.about import Flag, JsonFlag, RawFlag, pairs
+from cellbox.cli.about import Dashable, Flag, JsonFlag, RawFlag, pairs
 from cellbox.cli.exits import Exit, UsageError
 from cellbox.cli.finding import open_sandbox
 from cellbox.cli.output import print_json, say
@@ -39,7 +39,7 @@ class _Shown:
 
 
 def run(
-    file: Path | None = None,
+    file: Dashable | None = None,
     /,
     *,
     code: Annotated[str | None, Parameter(name=["-c", "--code"])] = None,
@@ -129,14 +129,15 @@ def _run(
     return execution, shown
 
 
-def _source(file: Path | None, code: str | None) -> tuple[str, str]:
-    if (file is None) == (code is None):
+def _source(name: str | None, code: str | None) -> tuple[str, str]:
+    if (name is None) == (code is None):
         raise UsageError("Give either a Python file (`-` for standard input) or -c CODE.")
     if code is not None:
         return code, "chart"
-    assert file is not None
-    if str(file) == "-":
+    assert name is not None
+    if name == "-":
         return sys.stdin.read(), "chart"
+    file = Path(name)
     try:
         return file.read_text("utf-8"), file.stem
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cyclopts import App
 
@@ -58,28 +59,45 @@ def show(name: str, /, *, as_json: JsonFlag = False) -> None:
 
 @app.command
 def build(
-    folder: Path,
+    source: str,
     /,
     *,
     name: str | None = None,
     replace: Flag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Build a template from a recipe folder, with its log as it goes.
+    """Build a template from a recipe folder, or one of Cellbox's own, with its log as it goes.
 
     Args:
-        folder: Holds `recipe.toml` and what it names, see docs/templates.md; or the name of a built-in template.
+        source: A folder with `recipe.toml`, see docs/templates.md; or the name of a built-in template.
         name: In place of the recipe's own.
         replace: Take the place of a template of this name. Sandboxes that exist keep what they have.
     """
     with Client() as client:
         try:
-            built = client.templates.build(folder, name=name, replace=replace, on_line=say)
+            if Path(source).is_dir():
+                built = client.templates.build(Path(source), name=name, replace=replace, on_line=say)
+            else:
+                built = _build_own(client, source)
         except TemplateBuildError as error:
-            say(f"cellbox: {error}")
+            say(f"cellbox: {error.message}")
             return Exit.FAILURE
     print_json(built) if as_json else print(built.name)
     return Exit.OK
+
+
+def _build_own(client: Client, name: str) -> TemplateInfo:
+    """Build one of Cellbox's own: what a recipe is based on is built first, so a recipe that adds nothing will do."""
+    template = client.templates.get(name)
+    if template.is_built:
+        say(f"{template.name} is built already.")
+        return template
+    with TemporaryDirectory(prefix="cellbox-recipe-") as folder:
+        passing = f"{template.name}-passing"
+        Path(folder, "recipe.toml").write_text(f'name = "{passing}"\nbase = "{template.name}"\n')
+        client.templates.build(folder, replace=True, on_line=say)
+    client.templates.delete(passing)
+    return client.templates.get(name)
 
 
 @app.command

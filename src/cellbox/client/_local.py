@@ -23,6 +23,7 @@ from cellbox.errors import ConfigurationError, DaemonUnavailableError
 
 START_SECONDS = 60.0
 _POLL_SECONDS = 0.02
+_IDLE_EXIT_SECONDS = 3600
 _MAX_LOG_BYTES = 4 * 1024 * 1024
 _TAIL_BYTES = 4096
 # The kernel's limit for `sun_path` is 108 bytes with its terminating NUL.
@@ -151,7 +152,8 @@ def _require_server() -> None:
 
 def serve_command(path: Path) -> list[str]:
     """The program that becomes the daemon."""
-    return [sys.executable, "-m", "cellbox.cli", "serve", "--listen", f"unix:{path}"]
+    serve = [sys.executable, "-m", "cellbox.cli", "serve"]
+    return [*serve, "--listen", f"unix:{path}", "--idle-exit", f"{_IDLE_EXIT_SECONDS:d}"]
 
 
 def _spawn(path: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -33,7 +33,9 @@ class RecipeForm:
             yield self._part(f'name="{name}"') + value.encode() + b"\r\n"
         for path in self._files:
             name = path.relative_to(self._folder).as_posix()
-            yield self._part(f'name="file"; filename="{_quoted(name)}"', "Content-Type: application/octet-stream\r\n")
+            yield self._part(
+                f'name="{_quoted(name)}"; filename="{_quoted(name)}"', "Content-Type: application/octet-stream\r\n"
+            )
             with path.open("rb") as file:
                 while chunk := file.read(_CHUNK_BYTES):
                     yield chunk

@@ -135,7 +135,7 @@ class Agent:
             problems += self._take_over_root(request)
         env = {**self._template_env, **request.env}
         shell = self._commands.configure(env)
-        await self._contexts.configure(request, env)
+        await self._contexts.configure(request, env, "/" if self._in_place else system.USER_ROOT)
         self._is_configured = True
         if request.start_command:
             self._keep(self._run_start_command(request.start_command))

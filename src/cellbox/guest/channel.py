@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from cellbox.wire import flow, frames, messages
 from cellbox.wire.frames import DataChannel, Kind
@@ -263,7 +263,7 @@ def _to_json(message: Any) -> bytes:
 
 def _fields(message: Any) -> dict[str, Any]:
     # `messages.to_fields` copies recursively, at 25 µs an object: too slow for a listing of 100,000 entries.
-    kind: type[Any] = type(message)
+    kind = cast("type[Any]", type(message))
     names = _FIELDS.get(kind)
     if names is None:
         names = _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))

@@ -368,7 +368,10 @@ def _bytes_waiting(descriptor: int) -> int:
 
 def _script(text: bytes) -> int:
     """Return a descriptor of a file in memory that holds the command, at its beginning."""
-    script = os.memfd_create("command", os.MFD_CLOEXEC)
+    file = os.memfd_create("command", os.MFD_CLOEXEC)
+    # Clear of `_SCRIPT`: a dup2 of a descriptor onto itself would leave it to be closed at exec.
+    script = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _SCRIPT + 1)
+    os.close(file)
     rest = memoryview(text)
     while rest:
         rest = rest[os.write(script, rest) :]

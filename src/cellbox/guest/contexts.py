@@ -265,7 +265,7 @@ class Contexts:
             kernel = await spare
         except KernelError:
             return None
-        if kernel.ended.done() or kernel.link.closed.is_set():
+        if kernel.ended.done() or kernel.link.is_closed:
             kernel.link.close()
             return None
         return kernel

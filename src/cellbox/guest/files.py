@@ -42,6 +42,7 @@ _ENTRIES = 1000
 _STATS_PER_TURN = 200
 _MAX_PROBLEMS = 100
 _NEW_FILE_MODE = 0o644
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def handlers() -> dict[type[Request], Handler]:
@@ -170,51 +171,68 @@ async def list_directory(stream: Stream, request: ListDirectory) -> Listed:
     if request.depth < 1:
         raise Refusal("invalid_request", "depth must be at least 1")
     with refusing(path):
-        names = sorted(os.listdir(path))
+        top = _Level(path, os.open(path, _DIRECTORY))
     problems: list[str] = []
     batch: list[FileInfo] = []
     count = 0
-    async for entry in _walk(path, names, request.depth, problems):
-        if stream.cancelled.is_set():
-            raise ConnectionAbortedError("the host gave the operation up")
-        batch.append(entry)
-        if len(batch) == _ENTRIES:
-            await stream.emit(Entries(entries=batch))
-            count += len(batch)
-            batch = []
+    levels = [top]
+    try:
+        async for entry in _walk(levels, request.depth, problems):
+            batch.append(entry)
+            if len(batch) == _ENTRIES:
+                if stream.cancelled.is_set():
+                    raise ConnectionAbortedError("the host gave the operation up")
+                await stream.emit(Entries(entries=batch))
+                count += len(batch)
+                batch = []
+    finally:
+        for level in levels:
+            os.close(level.descriptor)
     if batch:
         await stream.emit(Entries(entries=batch))
         count += len(batch)
     return Listed(count=count, problems=problems)
 
 
-async def _walk(top: str, names: list[str], depth: int, problems: list[str]) -> AsyncIterator[FileInfo]:
-    """Yield what is below `top`, each directory before what it holds. Entries that vanish meanwhile are left out."""
-    levels = [(top.rstrip("/"), iter(names))]
+class _Level:
+    """A directory that is being listed. Its entries are asked for by descriptor: a path of a thousand parts is slow."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path.rstrip("/")
+        self.descriptor = descriptor
+        self.names = iter(sorted(os.listdir(descriptor)))
+
+
+async def _walk(levels: list[_Level], depth: int, problems: list[str]) -> AsyncIterator[FileInfo]:
+    """Yield what is below the only one of `levels`, each directory before what it holds.
+
+    Entries that vanish meanwhile are left out. The descriptors in `levels` are the caller's to close.
+    """
     steps = 0
     while levels:
-        directory, rest = levels[-1]
-        name = next(rest, None)
+        level = levels[-1]
+        name = next(level.names, None)
         if name is None:
             levels.pop()
+            os.close(level.descriptor)
             continue
-        path = f"{directory}/{name}"
+        path = f"{level.path}/{name}"
         steps += 1
         if steps % _STATS_PER_TURN == 0:
             await asyncio.sleep(0)
         try:
-            entry = _describe(path, name, os.lstat(path))
+            status = os.stat(name, dir_fd=level.descriptor, follow_symlinks=False)
+            entry = _describe(path, name, status, level.descriptor)
+            yield entry
+            if entry.kind == "directory" and len(levels) < depth:
+                check_path(path)
+                levels.append(_Level(path, os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=level.descriptor)))
         except FileNotFoundError:
             continue
         except OSError as error:
-            _note(problems, path, error)
-            continue
-        yield entry
-        if entry.kind == "directory" and len(levels) < depth:
-            try:
-                levels.append((path, iter(sorted(os.listdir(path)))))
-            except OSError as error:
-                _note(problems, path, error)
+            _note(problems, path, error.strerror or str(error))
+        except Refusal as refusal:
+            _note(problems, path[:200], str(refusal))
 
 
 async def make_directory(_: Stream, request: MakeDirectory) -> Done:
@@ -293,7 +311,8 @@ def _find_owner(user: str) -> accounts.Account | None:
         raise Refusal("invalid_request", error.args[0]) from None
 
 
-def _describe(path: str, name: str, status: os.stat_result) -> FileInfo:
+def _describe(path: str, name: str, status: os.stat_result, directory: int | None = None) -> FileInfo:
+    """Describe a file. `name` is looked up in `directory` if there is one, else `path`."""
     kind: Literal["file", "directory", "link", "other"] = "other"
     target = ""
     if stat.S_ISREG(status.st_mode):
@@ -303,7 +322,7 @@ def _describe(path: str, name: str, status: os.stat_result) -> FileInfo:
     elif stat.S_ISLNK(status.st_mode):
         kind = "link"
         with suppress(OSError):
-            target = os.readlink(path)
+            target = os.readlink(path) if directory is None else os.readlink(name, dir_fd=directory)
     return FileInfo(
         path=path,
         name=name,
@@ -317,6 +336,6 @@ def _describe(path: str, name: str, status: os.stat_result) -> FileInfo:
     )
 
 
-def _note(problems: list[str], path: str, error: OSError) -> None:
+def _note(problems: list[str], path: str, why: str) -> None:
     if len(problems) < _MAX_PROBLEMS:
-        problems.append(f"{path}: {error.strerror}")
+        problems.append(f"{path}: {why}")

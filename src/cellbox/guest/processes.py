@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from cellbox.guest import accounts, system
 
@@ -59,6 +60,7 @@ class Processes:
         # Held open, because after the chroot `/proc` is the user's, with the user's numbers.
         self._table = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         self._watched: dict[int, asyncio.Future[int]] = {}
+        self._count = 0
         self._own: set[int] = {os.getpid()}
         self._zygotes: set[int] = set()
         self._kernels: set[int] = set()
@@ -165,7 +167,8 @@ class Processes:
 
     def count(self) -> int:
         """Return how many processes there are at all. Cheap: no file is read."""
-        return sum(name.isdigit() for name in os.listdir(self._table))
+        self._count = sum(name.isdigit() for name in os.listdir(self._table))
+        return self._count
 
     def members(self, leader: int, marker: bytes, table: Mapping[int, Process]) -> set[int]:
         """Return the pids in `table` that came from `leader`: by session, group or descent, or by `marker` in their
@@ -205,18 +208,30 @@ class Processes:
                 return
             seen |= found
 
+    @property
+    def is_crowd(self) -> bool:
+        """True when there were so many processes, last time they were counted, that they are better stopped first."""
+        return self._count > CROWD
+
     def calm(self, leader: int) -> bool:
-        """Stop the group of `leader` if there is a crowd; returns whether it did.
+        """Stop the group of `leader` if there is a crowd; returns whether it did."""
+        return self.is_crowd and send(leader, signal.SIGSTOP, group=True)
 
-        With hundreds of processes wanting the processor each call of ours takes milliseconds, and looking at them all
-        takes hundreds of calls: longer than they need to multiply.
+    @contextmanager
+    def standstill(self) -> Generator[bool]:
+        """Stop every process but this one if there is a crowd; yields whether it did.
+
+        Hundreds of processes that want the processor make each call of ours wait for a second, and a look at them all
+        takes hundreds of calls. Stopping them takes one.
         """
-        return self.count() > CROWD and send(leader, signal.SIGSTOP, group=True)
-
-    def stop_all(self, number: Literal[signal.Signals.SIGSTOP, signal.Signals.SIGCONT]) -> None:
-        """Stop or continue every process but this one, so that a crowd of them leaves us time to sort it out."""
-        if self.namespace_pid > 0:  # without a namespace of our own, "every process" would be the host's
-            send(-1, number)
+        is_still = self.is_crowd and self.namespace_pid > 0  # without the namespace, "every process" is the host's
+        if is_still:
+            send(-1, signal.SIGSTOP)
+        try:
+            yield is_still
+        finally:
+            if is_still:
+                send(-1, signal.SIGCONT)
 
     def is_alive(self, pid: int) -> bool:
         """Tell whether a process still runs, or will again when it is continued."""

@@ -109,7 +109,15 @@ class Namespace:
 def _inherit_orphans(command: int, answer: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans are reaped by the kernel, without a wake-up
     _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)  # no part of "python", so that `pkill python` spares it
-    os.closerange(3, min(command, answer))
+    # What it keeps open, the user's root might open again through `/proc/1/fd`: not the channel to the host.
+    null = os.open("/dev/null", os.O_RDWR)
+    kept = {command, answer}
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    for descriptor in range(3, 256):
+        if descriptor not in kept:
+            with suppress(OSError):
+                os.close(descriptor)
     while True:
         try:
             if os.read(command, 1):

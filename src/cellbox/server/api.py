@@ -209,8 +209,10 @@ class _Exchange:
                 self.connection.transport.close()
             return
         extra: RawHeaders = []
-        if isinstance(known, errors.APIError) and known.http_status == 405:
-            extra.append((b"allow", str(known.details.get("allow", "")).encode()))
+        if isinstance(known, errors.APIError):
+            for detail, header in _HEADERS_FROM_DETAILS.items():
+                if detail in known.details:
+                    extra.append((header, str(known.details[detail]).encode()))
         await self._send_error(known, extra)
 
     async def _send_error(self, error: errors.APIError | answers.TimedOutError, extra: RawHeaders) -> None:
@@ -219,6 +221,8 @@ class _Exchange:
         await answers.send_json(self.send, answers.error_status(error), body, headers)
 
 
+_HEADERS_FROM_DETAILS = {"allow": b"allow", "content_range": b"content-range"}
+"""What a 405 and a 416 must say in a header too."""
 _PREFLIGHT: RawHeaders = [
     (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
     (b"access-control-allow-headers", b"authorization, content-type, range, x-api-key, x-request-id"),

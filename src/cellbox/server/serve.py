@@ -45,9 +45,13 @@ async def serve(
     settings: Settings,
     *,
     on_ready: Callable[[Address], None] | None = None,
+    stop: asyncio.Event | None = None,
     make_control: Callable[[Settings], Control] = Control,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, or until idle for too long. `on_ready` is told the final address."""
+    """Serve until SIGTERM or SIGINT, until `stop` is set, or until idle for too long.
+
+    `on_ready` is told the final address.
+    """
     # The socket first: with a wrong address nothing has been started yet, and a second daemon notices the first.
     listener, address = bind(parse_address(settings.listen))
     with contextlib.closing(listener), _removed_afterwards(address):
@@ -61,6 +65,7 @@ async def serve(
                         group.create_task(_housekeeping(control)),
                         group.create_task(_exit_when_idle(control, api, server)),
                         group.create_task(_announce(server, address, on_ready)),
+                        group.create_task(_stop_when_told(server, stop)),
                     ]
                     try:
                         await server.serve(sockets=[listener])
@@ -185,6 +190,12 @@ async def _announce(server: _Server, address: Address, on_ready: Callable[[Addre
     _log.info("listening", address=str(address), version=__version__, pid=os.getpid())
     if on_ready is not None:
         on_ready(address)
+
+
+async def _stop_when_told(server: _Server, stop: asyncio.Event | None) -> None:
+    if stop is not None:
+        await stop.wait()
+        server.stop("told to")
 
 
 async def _housekeeping(control: Control) -> None:

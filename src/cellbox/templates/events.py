@@ -1,4 +1,4 @@
-"""What a build tells while it runs: steps that start, log, end well or fail. The CLI prints them, the API streams them."""
+"""What a build tells while it runs: steps that start, log, end well or fail. The CLI prints them, HTTP streams them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Mirror:
 
 
 def find_mirror(apt: Path = _APT) -> Mirror:
-    """Return the mirror that the machine's own apt uses for Debian. Raises `StepError` with what to do if there is none."""
+    """Return the Debian mirror of the machine's own apt. Raises `StepError` with what to do if there is none."""
     keyring = next((path for path in _KEYRINGS if path.exists()), None)
     if keyring is None:
         raise StepError("no Debian archive keyring; install the package debian-archive-keyring")

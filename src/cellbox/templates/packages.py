@@ -44,7 +44,9 @@ class Downloads:
         else:
             requirements = "".join(f"{requirement}\n" for requirement in recipe.file.pip)
         own = sorted(recipe.wheels.glob("*.whl")) if recipe.wheels else []
-        key = _key(python, platform.machine(), requirements, *(f"{path.name} {path.stat().st_mtime_ns}" for path in own))
+        key = _key(
+            python, platform.machine(), requirements, *(f"{path.name} {path.stat().st_mtime_ns}" for path in own)
+        )
         async with self._entry("wheels", key, step) as (target, is_new):
             if is_new:
                 (target / "requirements.txt").write_text(requirements)
@@ -86,9 +88,7 @@ class Downloads:
                 shutil.rmtree(target / "partial")
         return self._cache / "debs" / key
 
-    async def refresh_lists(
-        self, suite: str, step: Step, *, max_age_seconds: float = _LISTS_MAX_AGE_SECONDS
-    ) -> None:
+    async def refresh_lists(self, suite: str, step: Step, *, max_age_seconds: float = _LISTS_MAX_AGE_SECONDS) -> None:
         """Fetch the package lists of `suite` unless they are recent."""
         folder = self._cache / "apt" / suite
         (folder / "lists/partial").mkdir(parents=True, exist_ok=True)

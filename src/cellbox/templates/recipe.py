@@ -25,7 +25,10 @@ BUILDER_VERSION = 1
 TEMPLATE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+:~-]+)?")
 # A name, extras and version bounds; a marker after `;`. No address, no path and, above all, no option.
-_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?\s*[A-Za-z0-9.,<>=!~*+\s-]*(;[^\n#]*)?")
+_BOUND = r"(===?|~=|!=|<=?|>=?)\s*[A-Za-z0-9][A-Za-z0-9.*+!_]*"
+_REQUIREMENT = re.compile(
+    rf"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?\s*({_BOUND}(\s*,\s*{_BOUND})*)?\s*(;[^\n#]*)?"
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
 _SUITE = re.compile(r"[a-z][a-z-]*")

@@ -92,7 +92,7 @@ def write_file(rootfs: Path, inner: str, content: bytes, mode: int = 0o644) -> N
 
 
 async def copy_tree(source: Path, target: Path, step: Step) -> None:
-    """Copy a root filesystem into `target`, which must not exist: owners, modes, links, times; sharing blocks if possible."""
+    """Copy a root filesystem, all of it as it is, to `target`, which must not exist; share blocks where possible."""
     await run_command(["cp", "-a", "--reflink=auto", "--", source, target], step, environment=host_environment())
 
 
@@ -129,10 +129,17 @@ def _walk(rootfs: Path) -> Contents:
                 size += status.st_blocks * 512
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        raise StepError(f"refused: {', '.join(sorted(bad)[:5])}{more}; a template has files, directories and links only")
+        raise StepError(
+            f"refused: {', '.join(sorted(bad)[:5])}{more}; a template has files, directories and links only"
+        )
     return Contents(files=files, size_bytes=size)
 
 
 def _kind(mode: int) -> str:
-    kinds = {stat.S_IFCHR: "character device", stat.S_IFBLK: "block device", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    kinds = {
+        stat.S_IFCHR: "character device",
+        stat.S_IFBLK: "block device",
+        stat.S_IFIFO: "pipe",
+        stat.S_IFSOCK: "socket",
+    }
     return kinds.get(stat.S_IFMT(mode), "unknown kind")

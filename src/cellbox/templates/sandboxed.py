@@ -161,10 +161,10 @@ async def read_available(descriptor: int) -> bytes:
         try:
             return os.read(descriptor, _READ_BYTES)
         except BlockingIOError:
-            readable = loop.create_future()
-            loop.add_reader(descriptor, lambda: None if readable.done() else readable.set_result(None))
+            readable = asyncio.Event()
+            loop.add_reader(descriptor, readable.set)
             try:
-                await readable
+                await readable.wait()
             finally:
                 loop.remove_reader(descriptor)
 

@@ -149,9 +149,7 @@ class Templates:
         await self._finish(template, emit, was_built=was_built, started=started)
         return template
 
-    async def _base_of(
-        self, recipe: Recipe, progress: Progress, emit: Callable[[BuildEvent], None]
-    ) -> Template | None:
+    async def _base_of(self, recipe: Recipe, progress: Progress, emit: Callable[[BuildEvent], None]) -> Template | None:
         if recipe.file.debian:
             return None
         name = recipe.file.base or _IMAGE_BASE

@@ -185,4 +185,4 @@ async def test_template_build_shows_its_log(daemon: Any, tmp_path: Path) -> None
     async with AsyncClient(daemon.url) as client:
         assert (await client.templates.build(tmp_path, on_line=lines.append)).status == "done"
     assert lines == ["step 1"]
-    assert b'filename="recipe.toml"' in daemon.seen[0].body
+    assert b'name="recipe.toml"; filename="recipe.toml"\r\n' in daemon.seen[0].body

@@ -185,6 +185,6 @@ def test_template_build_shows_its_log(daemon: Any, tmp_path: Path) -> None:
     with Client(daemon.url) as client:
         assert (client.templates.build(tmp_path, on_line=lines.append)).status == "done"
     assert lines == ["step 1"]
-    assert b'filename="recipe.toml"' in daemon.seen[0].body
+    assert b'name="recipe.toml"; filename="recipe.toml"\r\n' in daemon.seen[0].body
 
 # Generated from _async/test_connection.py by tools/unasync.py: edit that, and run it again.

@@ -17,9 +17,9 @@ import uvloop
 
 from cellbox.control.keys import Caller
 from cellbox.control.settings import Secret, Settings
-from cellbox.server import serve as serve_module
 from cellbox.server.listen import Address, TcpAddress
-from cellbox.testing.fake_control import FakeControl
+from cellbox.server.serve import serve
+from cellbox.testing.fake_control import FakeControl, FakeSandboxes
 
 ADMIN_KEY = "pds_" + "0123456789abcdef" * 2
 
@@ -30,11 +30,11 @@ class RunningServer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.control: Any = None
-        self._server: Any = None
+        self._stop = asyncio.Event()
         self._address: Future[Address] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.exit_code: int | None = None
-        self._thread = threading.Thread(target=self._run, name="server under test")
+        self._thread = threading.Thread(target=self._run, name="server under test", daemon=True)
 
     def __enter__(self) -> RunningServer:
         self._thread.start()
@@ -43,7 +43,7 @@ class RunningServer:
 
     def __exit__(self, *_exception: object) -> None:
         if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop)
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
         assert not self._thread.is_alive()
 
@@ -58,7 +58,7 @@ class RunningServer:
 
     def client(self, key: str | None = ADMIN_KEY, **options: Any) -> httpx2.Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=10, **options)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=10, verify=False, **options)
 
     def pandastack(self, key: str = ADMIN_KEY, **options: Any) -> pandastack.Client:
         return pandastack.Client(api_url=self.url, api_key=key, **options)
@@ -79,9 +79,6 @@ class RunningServer:
     def wait_for(self, event: asyncio.Event, seconds: float = 5) -> None:
         self.call(lambda: asyncio.wait_for(event.wait(), seconds))
 
-    def _stop(self) -> None:
-        self._server.should_exit = True
-
     def _run(self) -> None:
         def make_control(settings: Settings) -> Any:
             self.control = FakeControl(settings)
@@ -89,26 +86,17 @@ class RunningServer:
 
         async def main() -> int:
             self._loop = asyncio.get_running_loop()
-            return await serve_module.serve(
-                self.settings, on_ready=self._address.set_result, make_control=make_control
+            return await serve(
+                self.settings, on_ready=self._address.set_result, stop=self._stop, make_control=make_control
             )
 
-        made = serve_module._Server
-
-        class Recorded(made):  # the only handle on a server that runs in a thread without signals
-            def __init__(inner, *arguments: Any) -> None:  # noqa: N805
-                super().__init__(*arguments)
-                self._server = inner
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(serve_module, "_Server", Recorded)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                try:
-                    self.exit_code = runner.run(main())
-                except BaseException as error:
-                    if self._address.done():
-                        raise
-                    self._address.set_exception(error)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                self.exit_code = runner.run(main())
+            except BaseException as error:
+                if self._address.done():
+                    raise
+                self._address.set_exception(error)
 
 
 StartServer = Callable[..., RunningServer]
@@ -139,9 +127,27 @@ def start_server(make_settings: Callable[..., Settings]) -> Iterator[StartServer
         server.__exit__()
 
 
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    settings = Settings(
+        listen="127.0.0.1:0",
+        data_dir=tmp_path_factory.mktemp("server"),
+        bootstrap_key=Secret(ADMIN_KEY),
+        log_level="warning",
+    )
+    with RunningServer(settings) as server:
+        yield server
+
+
 @pytest.fixture
-def server(start_server: StartServer) -> RunningServer:
-    return start_server()
+def server(shared_server: RunningServer) -> RunningServer:
+    """A server without sandboxes and with the bootstrap key only; started once for each module."""
+    keys = shared_server.control.keys
+    for row in keys.list():
+        if row.label != "bootstrap":
+            shared_server.call(lambda prefix=row.prefix: keys.revoke(prefix))
+    shared_server.control.sandboxes = FakeSandboxes()
+    return shared_server
 
 
 __all__ = ["ADMIN_KEY", "Caller", "RunningServer", "StartServer"]

@@ -122,7 +122,7 @@ def test_lifecycle(client: pandastack.Client, sandbox: pandastack.Sandbox) -> No
 def test_tokens(server: Any, client: pandastack.Client) -> None:
     token = client.tokens.create("ci")
     assert server.pandastack(key=token.token).me()["user_id"] == "admin"
-    assert {item.label for item in client.tokens.list()} == {"ci", "bootstrap"}
+    assert token.prefix in {item.prefix for item in client.tokens.list()}
     client.tokens.revoke(token.prefix)
     with pytest.raises(exceptions.AuthError):
         server.pandastack(key=token.token).me()

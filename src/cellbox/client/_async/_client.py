@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from cellbox.client._async._connection import AsyncConnection
-from cellbox.client._async._sandbox import AsyncSandboxes
+from cellbox.client._async._sandboxes import AsyncSandboxes
 from cellbox.client._async._templates import AsyncTemplates
 from cellbox.client._async._tokens import AsyncTokens
 from cellbox.client._async._transport import AsyncTransport

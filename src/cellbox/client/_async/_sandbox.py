@@ -1,8 +1,7 @@
-"""Sandboxes: the handle that everything else is reached from, and the collection they come from."""
+"""The handle of one sandbox, from which everything else is reached."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -16,11 +15,11 @@ from cellbox.client._async._context import AsyncCodeContext
 from cellbox.client._async._filesystem import AsyncFilesystem
 from cellbox.client._async._stream import AsyncEventStream
 from cellbox.client._codec import Query
-from cellbox.client._compat import AsyncLock, async_shielded, async_sleep
+from cellbox.client._compat import AsyncLock, async_shielded
 from cellbox.client._default import async_default_client
-from cellbox.client._errors import capacity_delays, partial_command
+from cellbox.client._errors import partial_command
 from cellbox.client._results import Execution
-from cellbox.client._timeouts import CREATE_SECONDS, asked_seconds, command_silence_seconds
+from cellbox.client._timeouts import asked_seconds, command_silence_seconds
 from cellbox.errors import APIError, CellboxError, CommandFailedError, ContextNotFoundError, SandboxNotFoundError
 from cellbox.protocol import operations
 from cellbox.protocol.account import LogLine
@@ -28,7 +27,6 @@ from cellbox.protocol.commands import CommandEvent, CommandResult, RunCommand
 from cellbox.protocol.contexts import CreateContext
 from cellbox.protocol.sandboxes import (
     DEFAULT_TEMPLATE,
-    CreateSandbox,
     Lifecycle,
     SandboxInfo,
     SandboxStatus,
@@ -400,66 +398,6 @@ class AsyncCommands:
     ) -> CommandResult:
         """Run a shell command and wait for it, as `AsyncSandbox.exec` does; `timeout` is in seconds."""
         return await self._sandbox.exec(cmd, timeout_seconds=timeout, env=env, cwd=cwd, user=user, check=check)
-
-
-class AsyncSandboxes:
-    """The caller's sandboxes at one daemon."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
-
-    async def create(
-        self,
-        template: str = DEFAULT_TEMPLATE,
-        *,
-        ttl_seconds: float | None = None,
-        persistent: bool = False,
-        metadata: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
-        cpu: float | None = None,
-        memory_mb: int | None = None,
-        disk_mb: int | None = None,
-        network: Literal["none"] = "none",
-        retry_seconds: float = 60,
-    ) -> AsyncSandbox:
-        """Create a sandbox and wait until it can run code. Arguments and errors are those of `AsyncSandbox.create`."""
-        body = CreateSandbox(
-            template=template,
-            ttl_seconds=ttl_seconds,
-            persistent=persistent,
-            metadata=dict(metadata or {}),
-            env=dict(env or {}),
-            cpu=cpu,
-            memory_mb=memory_mb,
-            disk_mb=disk_mb,
-            network=network,
-        )
-        deadline = time.monotonic() + retry_seconds
-        attempt = 0
-        while True:
-            try:
-                info = await self._connection.call(operations.create_sandbox, body, timeout_seconds=CREATE_SECONDS)
-                return AsyncSandbox(self._connection, info)
-            except APIError as error:
-                delay = capacity_delays(error, attempt, deadline - time.monotonic())
-                if delay is None:
-                    raise
-            await async_sleep(delay)
-            attempt += 1
-
-    async def get(self, sandbox_id: str) -> AsyncSandbox:
-        """Find a sandbox by its id.
-
-        Raises:
-            SandboxNotFoundError: There is none, or it is someone else's.
-        """
-        info = await self._connection.call(operations.get_sandbox, ids={"sandbox_id": sandbox_id})
-        return AsyncSandbox(self._connection, info)
-
-    async def list(self) -> list[AsyncSandbox]:
-        """All of them, newest first."""
-        infos = await self._connection.call(operations.list_sandboxes)
-        return [AsyncSandbox(self._connection, info) for info in infos]
 
 
 def _run_command(

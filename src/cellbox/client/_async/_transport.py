@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from cellbox.client._config import Endpoint
 
-# The daemon's web server closes idle connections after five seconds by default; leaving first avoids the race in which
-# a request is sent on a connection that is just being closed, and nobody can tell whether it was seen.
-_KEEPALIVE_SECONDS = 4.0
+# Less than the daemon's own 75 s: leaving first avoids the race in which a request is sent on a connection that is just
+# being closed, and nobody can tell whether it was seen.
+_KEEPALIVE_SECONDS = 30.0
 _MAX_IDLE_CONNECTIONS = 32
 
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from cellbox.client._sync._connection import Connection
-from cellbox.client._sync._sandbox import Sandboxes
+from cellbox.client._sync._sandboxes import Sandboxes
 from cellbox.client._sync._templates import Templates
 from cellbox.client._sync._tokens import Tokens
 from cellbox.client._sync._transport import Transport

@@ -132,7 +132,8 @@ class Cgroup:
             _write(directory / "cpuset.cpus", ",".join(str(cpu) for cpu in everything[:cpus]))
 
     def _create_v2(self, limits: Limits) -> None:
-        assert self._hierarchies.v2 is not None
+        if self._hierarchies.v2 is None:
+            raise FileNotFoundError(errno.ENOENT, "this host mounts no cgroups")
         directory = self._at(self._hierarchies.v2)
         directory.mkdir(parents=True, exist_ok=True)
         for level in reversed(directory.parents):

@@ -5,54 +5,69 @@ STATE/
   lock                     held by the one process that drives this installation
   bin/runsc                private copy of the binary, if it was downloaded
   probe.json               what was found about this host and binary
-  r/                       `runsc --root`; short, because a unix socket's path has 107 bytes
+  r/                       `runsc --root`, with the sentries' sockets; elsewhere and short if this path is too long
   machines/ID/config.json  the bundle of a machine
 ```
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+import stat
+import tempfile
 from pathlib import Path
+from typing import Final
 
 from cellbox.engines.base import EngineFault
 from cellbox.errors import EngineUnavailableError
 
 _SOCKET_PATH_LIMIT = 107
+"""Bytes of a unix socket's path. Where it does not fit, runsc takes an abstract name, which anyone may connect to."""
 _LONGEST_ID = 40
 _ID = re.compile(r"[0-9a-f][0-9a-f-]*")
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """Paths below the state directory of one installation."""
 
-    state: Path
+    def __init__(self, state: Path) -> None:
+        self.state: Final = state.absolute()
+        self.root: Final = self._short_root()
+        """What runsc gets as `--root`."""
 
     @classmethod
     def make(cls, state: Path) -> Layout:
-        """Make the directories, for this user alone. Raises `EngineUnavailableError` if that can't work."""
-        state = state.absolute()
+        """Make the directories, for this user alone. Raises `EngineUnavailableError` if that can't be."""
         layout = cls(state)
-        longest = len(os.fsencode(layout.socket("x" * _LONGEST_ID)))
-        if longest > _SOCKET_PATH_LIMIT:
-            raise EngineUnavailableError(
-                f"the engine's directory {state} has too long a path for unix sockets; choose one that is at least "
-                f"{longest - _SOCKET_PATH_LIMIT} bytes shorter"
-            )
         try:
-            for path in (state, layout.root, layout.machines):
+            for path in (layout.state, layout.machines, layout.root):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            status = layout.root.lstat()
         except OSError as error:
-            raise EngineUnavailableError(f"the engine can't keep its state in {state}: {error.strerror}") from error
+            raise EngineUnavailableError(
+                f"the engine can't keep its state in {error.filename}: {error.strerror}"
+            ) from error
+        # Outside of the state directory someone else could have made it first, and would own the sentries' sockets.
+        if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+            raise EngineUnavailableError(f"{layout.root} must be a directory that only this user can enter; remove it")
         return layout
 
-    @property
-    def root(self) -> Path:
-        return self.state / "r"
+    def _short_root(self) -> Path:
+        inside = self.state / "r"
+        if len(os.fsencode(inside / f"runsc-{'x' * _LONGEST_ID}.sock")) <= _SOCKET_PATH_LIMIT:
+            return inside
+        places = ("/run", os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir())
+        place = next((place for place in places if place and os.access(place, os.W_OK)), places[-1])
+        return Path(place, self.cgroup_prefix)
+
+    def discard_root(self) -> None:
+        """Remove what lies outside of the state directory, if no machine is left in it."""
+        if not self.root.is_relative_to(self.state):
+            with contextlib.suppress(OSError):
+                self.root.rmdir()
 
     @property
     def machines(self) -> Path:
@@ -88,9 +103,13 @@ class Layout:
         return found
 
 
+def is_machine_id(name: str) -> bool:
+    """Can this be a machine's name? Nothing that is could reach outside of a directory it is put into."""
+    return len(name) <= _LONGEST_ID and _ID.fullmatch(name) is not None
+
+
 def check_machine_id(machine_id: str) -> None:
-    """Refuse a name that could reach outside of the directories it is put into."""
-    if not _ID.fullmatch(machine_id) or len(machine_id) > _LONGEST_ID:
+    if not is_machine_id(machine_id):
         raise EngineFault(
             f"machine ids are up to {_LONGEST_ID} characters in lower-case hex and dashes: {machine_id!r}"
         )

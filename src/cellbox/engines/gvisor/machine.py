@@ -13,6 +13,7 @@ from cellbox.engines.gvisor import image as images
 from cellbox.engines.gvisor.commands import CommandFault
 from cellbox.engines.gvisor.control_socket import ControlFault, ControlSocket
 from cellbox.engines.gvisor.spec import memory_limit_bytes
+from cellbox.engines.gvisor.threads import in_thread
 from cellbox.engines.gvisor.traces import Traces
 
 CHECKPOINT_DEADLINE_S = 120.0
@@ -87,24 +88,31 @@ class GvisorMachine:
         async with self._turn:
             self._check_alive()
             was_paused = self._paused
-            if was_paused:
+            if was_paused:  # a frozen sentry could not answer
                 await self._set_paused(paused=False)
-            if not leave_running:
-                self._cause = ExitCause.EXITED  # the sentry ends by itself once it has saved
             try:
-                await self._checkpointer(
-                    self.machine_id, image, leave_running=leave_running, deadline_s=CHECKPOINT_DEADLINE_S
-                )
-            except (ControlFault, CommandFault, images.ImageFault) as error:
-                self._cause = None
-                await asyncio.to_thread(images.discard, image)
-                raise EngineFault(f"machine {self.machine_id} could not be saved: {error}") from error
-            if leave_running and was_paused:
-                await self._set_paused(paused=True)
+                await self._save(image, leave_running=leave_running)
+            finally:
+                if was_paused and not self._ending and self._cause is None:
+                    await self._set_paused(paused=True)
         if not leave_running:
-            self._start_ending()
             await self.wait()
         await asyncio.to_thread(images.reframe, image)
+
+    async def _save(self, image: Path, *, leave_running: bool) -> None:
+        if not leave_running:
+            self._cause = self._cause or ExitCause.EXITED  # the sentry ends by itself once it has saved
+        try:
+            await self._checkpointer(
+                self.machine_id, image, leave_running=leave_running, deadline_s=CHECKPOINT_DEADLINE_S
+            )
+        except (ControlFault, CommandFault, images.ImageFault) as error:
+            if self._cause is ExitCause.EXITED:
+                self._cause = None
+            await asyncio.to_thread(images.discard, image)
+            raise EngineFault(f"machine {self.machine_id} could not be saved: {error}") from error
+        if not leave_running:
+            self._start_ending()
 
     async def pause(self) -> None:
         async with self._turn:
@@ -122,7 +130,7 @@ class GvisorMachine:
         cgroup = self._traces.cgroup
         try:
             if cgroup is not None:
-                await asyncio.to_thread(cgroup.freeze if paused else cgroup.thaw)
+                await in_thread(cgroup.freeze if paused else cgroup.thaw)
             else:  # without cgroups the sentry stops its guest itself; the sentry goes on
                 method = "Pause" if paused else "Resume"
                 async with await ControlSocket.connect(self._socket) as control:
@@ -148,7 +156,7 @@ class GvisorMachine:
 
     async def usage(self) -> Usage:
         self._check_alive()
-        return await asyncio.to_thread(self._measure)
+        return await in_thread(self._measure)
 
     def _measure(self) -> Usage:
         cgroup = self._traces.cgroup
@@ -164,14 +172,16 @@ class GvisorMachine:
 
     async def _end(self) -> None:
         """Runs once: finds out why, removes everything, and tells who waits."""
-        facts = await asyncio.to_thread(self._look_at_limits)
+        facts = _Limits(oom_kills=0, refused_tasks=0, memory="nothing is known of its limits")
         status: int | None = None
         try:
+            facts = await in_thread(self._look_at_limits)
             status = await self._traces.remove(search=False)
         except OSError as error:
             facts.memory += f"; removing it from the host failed: {error}"
-        self._removed(self)
-        self._exit.set_result(self._verdict(status, facts))
+        finally:
+            self._removed(self)
+            self._exit.set_result(self._verdict(status, facts))
 
     def _look_at_limits(self) -> _Limits:
         """Read before the cgroups are removed."""

@@ -43,8 +43,8 @@ _OVERHEAD_BASE_MB = 32
 _OVERHEAD_PER_TASK_MB = 0.6
 """Host memory a machine needs beyond the guest's own: sentry, gofer, stubs, page tables.
 
-Measured in the cgroup (anonymous + kernel memory, release 20240729): idle 13 MB, after a DataFrame and a plot 15 MB, with
-a hundred guest processes 70 MB, which is 0.57 MB for each. The base is twice what an idle one needs.
+Measured in the cgroup (anonymous and kernel memory, release 20240729): idle 13 MB, after a DataFrame and a plot 15 MB,
+with a hundred guest processes 70 MB, which is 0.57 MB for each. The base is twice what an idle one needs.
 """
 
 _TASKS_PER_GUEST_TASK = 2

@@ -21,6 +21,7 @@ from cellbox.engines.gvisor.control_socket import ControlFault, SentryCalls
 from cellbox.engines.gvisor.launch import Streams
 from cellbox.engines.gvisor.layout import Layout
 from cellbox.engines.gvisor.spec import host_tasks, memory_limit_bytes, oci_spec, visible_cpus
+from cellbox.engines.gvisor.threads import in_thread
 from cellbox.engines.gvisor.traces import Traces
 
 _CREATE_DEADLINE_S = 20.0
@@ -128,16 +129,15 @@ class Starter:
     async def start(self, spec: MachineSpec, image: Path | None) -> Started:
         """Boot, or restore `image`. Raises `EngineFault`; nothing is left on the host then, nor when cancelled."""
         async with self._turns:
-            pipes = _Pipes()
+            self._claim(spec.machine_id)
             traces = self.traces(spec.machine_id)
+            pipes = _Pipes()
             try:
                 socket = await self._create(spec, traces, pipes)
                 pipes.close_guest_ends()
                 await self._begin(spec, socket, image)
             except BaseException as error:
-                await asyncio.shield(asyncio.ensure_future(traces.remove(search=True)))
-                said = pipes.complaint()
-                pipes.close()
+                said = await self._undo(traces, pipes)
                 if not isinstance(error, (CommandFault, ControlFault, images.ImageFault, OSError)):
                     raise
                 raise EngineFault(
@@ -145,14 +145,32 @@ class Starter:
                 ) from error
             return Started(channel=pipes.channel, traces=traces, socket=socket)
 
+    def _claim(self, machine_id: str) -> None:
+        """Make the bundle's directory, which only one start can do: undoing a start must not hit another machine."""
+        try:
+            self._layout.bundle(machine_id).mkdir(mode=0o700)
+        except FileExistsError as error:
+            raise EngineFault(f"machine {machine_id} exists already, or left traces that no sweep removed") from error
+        except OSError as error:
+            raise EngineFault(f"machine {machine_id} can't be made: {error}") from error
+
+    async def _undo(self, traces: Traces, pipes: _Pipes) -> str:
+        """Remove what a failed start made, also when cancelled meanwhile; returns what was said on stderr."""
+        removal = asyncio.ensure_future(traces.remove(search=True))
+        try:
+            with contextlib.suppress(OSError):
+                await asyncio.shield(removal)
+            return pipes.complaint()
+        finally:
+            pipes.close()
+
     async def _create(self, spec: MachineSpec, traces: Traces, pipes: _Pipes) -> Path:
         limits = limits_of(spec)
         bundle = self._layout.bundle(spec.machine_id)
-        bundle.mkdir(mode=0o700)  # fails if the id is in use
         config = oci_spec(spec, cgroups_path=traces.cgroup.path if traces.cgroup else None)
         (bundle / "config.json").write_text(json.dumps(config))
         if traces.cgroup is not None:
-            await asyncio.to_thread(traces.cgroup.create, limits)
+            await in_thread(traces.cgroup.create, limits)
         await self._commands.create(
             spec.machine_id,
             bundle,
@@ -164,7 +182,7 @@ class Starter:
         if not traces.hold(state.sandbox.pid, state.goferPid) or traces.sentry is None:
             raise CommandFault("the sentry ended at once")
         if traces.cgroup is not None:
-            await asyncio.to_thread(_settle_limits, traces.cgroup, limits, traces.sentry.pid)
+            await in_thread(_settle_limits, traces.cgroup, limits, traces.sentry.pid)
         return Path(state.sandbox.controlSocketPath or self._layout.socket(spec.machine_id))
 
     def _read_state(self, machine_id: str) -> _State:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cellbox.engines.base import Usage
 from cellbox.engines.gvisor.cgroups import Cgroup, CgroupTree
-from cellbox.engines.gvisor.layout import Layout
+from cellbox.engines.gvisor.layout import Layout, is_machine_id
 from cellbox.engines.gvisor.processes import (
     Process,
     all_pids,
@@ -23,6 +23,7 @@ from cellbox.engines.gvisor.processes import (
     reap_orphans,
     reap_strays,
 )
+from cellbox.engines.gvisor.threads import in_thread
 
 _REMOVAL_DEADLINE_S = 10.0
 """How long the kernel may take to let a killed machine's processes go. Measured: 4-20 ms; a 4 GB guest: 0.3 s."""
@@ -90,7 +91,7 @@ class Traces:
             self._search()
         self.kill()
         if self.cgroup is not None:
-            await asyncio.to_thread(self.cgroup.kill)
+            await in_thread(self.cgroup.kill)
         held = [process for process in (self.sentry, self.gofer, *self._others) if process is not None]
         if held:
             waits = [asyncio.ensure_future(process.wait()) for process in held]
@@ -102,8 +103,6 @@ class Traces:
             process.reap()
             process.close()
         await self._remove_rest()
-        if search:
-            reap_strays()
         return status
 
     def _search(self) -> None:
@@ -115,15 +114,18 @@ class Traces:
 
     async def _remove_rest(self) -> None:
         end = time.monotonic() + _REMOVAL_DEADLINE_S
-        while time.monotonic() < end:
+        quiet = 0
+        while quiet < 2 and time.monotonic() < end:  # the kernel's list of children may miss one while others leave it
             alive = reap_orphans(self._sessions)
             # Stubs get their death signal from the sentry's end and leave the cgroup some milliseconds later.
-            gone = self.cgroup is None or await asyncio.to_thread(self.cgroup.remove)
+            gone = self.cgroup is None or await in_thread(self.cgroup.remove)
             if gone and not alive:
-                break
+                quiet += 1
+                continue
             if self.cgroup is not None and not gone:
-                await asyncio.to_thread(self.cgroup.kill)
+                await in_thread(self.cgroup.kill)
             await asyncio.sleep(0.001)
+        reap_strays()
         for path in self._layout.files(self.machine_id):
             path.unlink(missing_ok=True)
         shutil.rmtree(self._layout.bundle(self.machine_id), ignore_errors=True)
@@ -140,8 +142,16 @@ def machine_of(arguments: tuple[str, ...], layout: Layout) -> str | None:
         return None
     for argument in arguments:  # sentry and gofer name their bundle, the command names the machine at its end
         if argument.startswith(f"--bundle={layout.machines}/"):
-            return argument.rpartition("/")[2]
-    return arguments[-1]
+            return _checked(argument.rpartition("/")[2])
+    return _checked(arguments[-1])
+
+
+def _checked(name: str) -> str | None:
+    """A name found on the host is used to remove things: only what could be a machine's counts as one.
+
+    A process that is just dying can show a command line that is cut off.
+    """
+    return name if is_machine_id(name) else None
 
 
 def machine_ids(layout: Layout, tree: CgroupTree) -> set[str]:
@@ -150,7 +160,7 @@ def machine_ids(layout: Layout, tree: CgroupTree) -> set[str]:
     for pid in all_pids():
         if (machine_id := machine_of(read_arguments(pid), layout)) is not None:
             found.add(machine_id)
-    return found
+    return {name for name in found if is_machine_id(name)}
 
 
 def unmount_below(root: Path) -> None:

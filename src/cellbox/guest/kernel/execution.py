@@ -112,23 +112,16 @@ class Execution:
     @property
     def _is_over(self) -> bool:
         link = self._kernel.link
-        return link.answered.is_set() or link.closed.is_set() or self._kernel.ended.done()
+        return link.has_answered or link.is_closed or self._kernel.ended.done()
 
     async def _first(self, seconds: float | None, *others: asyncio.Future[Any]) -> None:
-        link = self._kernel.link
-        events = [asyncio.ensure_future(event.wait()) for event in (link.answered, link.closed)]
-        try:
-            await asyncio.wait(
-                [*events, self._kernel.ended, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for event in events:
-                event.cancel()
+        awaited = [self._kernel.link.milestone, self._kernel.ended, *others]
+        await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def _bury(self) -> None:
         """If the kernel is gone, take what it left in its pipes."""
         kernel = self._kernel
-        if kernel.link.answered.is_set() and not kernel.ended.done() and not kernel.link.closed.is_set():
+        if kernel.link.has_answered and not kernel.ended.done() and not kernel.link.is_closed:
             return
         if not kernel.ended.done():
             await asyncio.wait([kernel.ended], timeout=_DEATH_SECONDS)

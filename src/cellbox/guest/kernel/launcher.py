@@ -46,15 +46,10 @@ class Kernel:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await link.request(json.dumps(request).encode())
-                events = [asyncio.ensure_future(event.wait()) for event in (link.answered, link.closed)]
-                try:
-                    await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for event in events:
-                        event.cancel()
+                await asyncio.shield(link.milestone)
         except (TimeoutError, OSError) as error:
             raise KernelError(f"the kernel did not answer: {error or type(error).__name__}") from None
-        if not link.answered.is_set():
+        if not link.has_answered:
             link.finish()
         said = b""
         while (item := await link.next()) is not None:

@@ -63,11 +63,13 @@ class Link:
         self._reading: set[int] = set()
         self.peer_pid = 0
         """The kernel's pid in our own namespace, known from its first packet."""
-        self.answered = asyncio.Event()
-        """Set when an answer has arrived, though it may still wait behind output."""
-        self.closed = asyncio.Event()
-        """Set when the kernel hung up or broke the protocol."""
+        self.has_answered = False
+        """True when an answer has arrived, though it may still wait behind output."""
+        self.is_closed = False
+        """True when the kernel hung up or broke the protocol."""
         self._loop = asyncio.get_running_loop()
+        self.milestone: asyncio.Future[None] = self._loop.create_future()
+        """Resolves at the first of the two."""
         channel.setblocking(False)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         for pipe in self._pipes:
@@ -77,7 +79,9 @@ class Link:
     async def request(self, document: bytes) -> None:
         """Send a request. Raises `OSError` when the kernel is gone."""
         self._leave_idle()
-        self.answered.clear()
+        self.has_answered = False
+        if not self.is_closed and self.milestone.done():
+            self.milestone = self._loop.create_future()
         for start in range(0, max(len(document), 1), protocol.PACKET_BYTES):
             end = start + protocol.PACKET_BYTES
             more = frames.MORE if end < len(document) else 0
@@ -111,7 +115,7 @@ class Link:
         """The kernel has ended: take what it wrote before, and let go."""
         self._room = 1 << 62
         try:
-            while not self.closed.is_set() and self._read_packet():
+            while not self.is_closed and self._read_packet():
                 pass
         except (ProtocolError, struct.error):
             pass
@@ -188,7 +192,8 @@ class Link:
         if frame.kind == Kind.CLOSE:
             if self._is_idle:
                 return
-            self.answered.set()
+            self.has_answered = True
+            self._reach_milestone()
         self._push(Kind(frame.kind), document)
 
     def _advance(self, pipe: _Pipe, number: int) -> None:
@@ -278,7 +283,7 @@ class Link:
     def _update_readers(self) -> None:
         """Watch exactly those descriptors whose data has somewhere to go."""
         wanted: dict[int, tuple[object, ...]] = {}
-        if not self.closed.is_set() and not self._is_full:
+        if not self.is_closed and not self._is_full:
             wanted[self._channel.fileno()] = (self._on_channel,)
             for pipe in self._pipes:
                 if pipe.fd >= 0 and not pipe.is_held:
@@ -295,10 +300,15 @@ class Link:
             self._loop.remove_reader(fd)
 
     def _end(self) -> None:
-        self.closed.set()
+        self.is_closed = True
+        self._reach_milestone()
         self._changed.set()
         for fd in list(self._reading):
             self._stop_reading(fd)
+
+    def _reach_milestone(self) -> None:
+        if not self.milestone.done():
+            self.milestone.set_result(None)
 
     async def _send(self, packet: bytes) -> None:
         while True:

@@ -16,7 +16,7 @@ from collections import deque
 from cellbox.guest.kernel import protocol
 from cellbox.wire.frames import MORE, DataChannel, Kind, encode
 
-_FLUSH_BYTES = 64 * 1024
+FLUSH_BYTES = 64 * 1024
 _TICK_SECONDS = 0.02
 _BURST = 64  # lines that go out one by one; past that they are collected
 _REFILL_PER_SECOND = 1000.0
@@ -32,8 +32,13 @@ class Outbox:
         self._number = 0
         self._packets: deque[tuple[int, bytes]] = deque()
         self._frames: list[bytes] = []
-        self._text = bytearray()
-        self._text_channel = DataChannel.STDOUT
+        self.pending: dict[DataChannel, list[str | bytes]] = {DataChannel.STDOUT: [], DataChannel.STDERR: []}
+        """Output not yet made into frames. Only `_cut` takes from it; anyone may append while `is_bursting`."""
+        self.size = 0
+        self.current = DataChannel.STDOUT
+        """The channel that was written to last."""
+        self.is_bursting = False
+        """True while lines come too fast to be sent one by one."""
         self._lock = threading.RLock()
         self._tokens = float(_BURST)
         self._refilled = 0.0
@@ -47,17 +52,19 @@ class Outbox:
     def ticker(self) -> threading.Thread | None:
         return self._ticker
 
-    def write(self, channel: DataChannel, data: bytes) -> None:
+    def write(self, channel: DataChannel, data: str | bytes) -> None:
         """Take output, and send it now or within a tick."""
         if self.is_child:
-            _write_all(channel, data)
+            _write_all(channel, data if isinstance(data, bytes) else _encode_text(data))
             return
         with self._lock:
-            if channel != self._text_channel:
+            if channel != self.current:
                 self._cut()
-                self._text_channel = channel
-            self._text += data
-            if len(self._text) >= _FLUSH_BYTES or (data.endswith((b"\n", b"\r")) and self._may_send_line()):
+                self.current = channel
+            self.pending[channel].append(data)
+            self.size += len(data)
+            is_line = data[-1:] in ("\n", "\r", b"\n", b"\r")
+            if self.size >= FLUSH_BYTES or (is_line and self._may_send_line()):
                 self.flush()
             elif data:
                 self._send_later()
@@ -78,6 +85,7 @@ class Outbox:
             self._cut()
             self._add_json(Kind.CLOSE, document)
             self._tokens = float(_BURST)
+            self.is_bursting = False
             self.flush()
 
     def flush(self) -> None:
@@ -106,10 +114,24 @@ class Outbox:
                     self._packets.popleft()
 
     def _cut(self) -> None:
-        text, self._text = self._text, bytearray()
-        for start in range(0, len(text), protocol.PACKET_BYTES):
-            piece = bytes(text[start : start + protocol.PACKET_BYTES])
-            self._frames.append(encode(Kind.DATA, 0, piece, self._text_channel))
+        """Make frames of the output so far, the channel written to last at the end."""
+        self.size = 0
+        for channel in (DataChannel(3 - self.current), self.current):
+            # Others may append meanwhile, so the list stays the same and only what was seen is taken out.
+            parts = self.pending[channel]
+            count = len(parts)
+            if not count:
+                continue
+            try:
+                data = _encode_text("".join(parts[:count]))  # type: ignore[arg-type]
+            except TypeError:
+                data = b"".join(part if isinstance(part, bytes) else _encode_text(part) for part in parts[:count])
+            frames = [
+                encode(Kind.DATA, 0, data[start : start + protocol.PACKET_BYTES], channel)
+                for start in range(0, len(data), protocol.PACKET_BYTES)
+            ]
+            del parts[:count]
+            self._frames += frames
 
     def _add_json(self, kind: Kind, document: bytes) -> None:
         for start in range(0, max(len(document), 1), protocol.PACKET_BYTES):
@@ -121,6 +143,7 @@ class Outbox:
         self._tokens = min(self._tokens + (now - self._refilled) * _REFILL_PER_SECOND, _BURST)
         self._refilled = now
         if self._tokens < 1:
+            self.is_bursting = True
             return False
         self._tokens -= 1
         return True
@@ -137,6 +160,7 @@ class Outbox:
             self._late.wait()
             time.sleep(_TICK_SECONDS)
             self._late.clear()
+            self.is_bursting = False
             try:
                 self.flush()
             except OSError:
@@ -145,10 +169,17 @@ class Outbox:
     def _become_child(self) -> None:
         self.is_child = True
         self._lock = threading.RLock()
-        self._text, self._frames, self._packets = bytearray(), [], deque()
+        self.is_bursting = False
+        for parts in self.pending.values():
+            parts.clear()
+        self._frames, self._packets = [], deque()
         self._channel.close()
         for pipe in self._pipes:
             os.close(pipe)
+
+
+def _encode_text(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _write_all(channel: DataChannel, data: bytes) -> None:
@@ -193,6 +224,7 @@ class CellStream(io.TextIOBase):
 
     def __init__(self, outbox: Outbox, channel: DataChannel) -> None:
         self._outbox, self._channel = outbox, channel
+        self._pending = outbox.pending[channel]
         self._buffer = _Bytes(outbox, channel)
         self.name = f"<{channel.name.lower()}>"
 
@@ -201,9 +233,16 @@ class CellStream(io.TextIOBase):
         return self._buffer
 
     def write(self, text: str) -> int:
+        outbox = self._outbox
+        if outbox.is_bursting and outbox.current is self._channel and text.__class__ is str:
+            self._pending.append(text)  # 1 µs a line: 100 MB of short ones must not take a minute
+            outbox.size += len(text)
+            if outbox.size >= FLUSH_BYTES:
+                outbox.flush()
+            return len(text)
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self._outbox.write(self._channel, text.encode("utf-8", "backslashreplace"))
+        outbox.write(self._channel, text)
         return len(text)
 
     def writable(self) -> bool:

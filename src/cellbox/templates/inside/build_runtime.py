@@ -4,6 +4,9 @@ The result stands alone: interpreter, C library, loader and a trimmed standard l
 that works in any root filesystem of the same architecture, musl or no libc at all.
 """
 
+# Runs in a sandbox, alone, where start-up time counts and what it prints is the log.
+# ruff: noqa: PERF401, PTH103, PTH118, PTH122, PTH208, T201
+
 import os
 import py_compile
 import re
@@ -19,7 +22,18 @@ LEFT_OUT_PACKAGES = {
     "tkinter", "turtledemo", "unittest", "venv", "wsgiref", "xmlrpc", "dist-packages", "site-packages", "__pycache__",
     "lib-dynload",
 }  # fmt: skip
-LEFT_OUT_MODULES = {"turtle", "pydoc", "antigravity", "this", "doctest", "pdb", "cProfile", "profile", "pstats", "imaplib"}
+LEFT_OUT_MODULES = {
+    "turtle",
+    "pydoc",
+    "antigravity",
+    "this",
+    "doctest",
+    "pdb",
+    "cProfile",
+    "profile",
+    "pstats",
+    "imaplib",
+}
 LEFT_OUT_EXTENSIONS = re.compile(
     r"_(ssl|hashlib|sqlite3|curses|curses_panel|dbm|gdbm|tkinter|uuid|crypt|testcapi|testinternalcapi|testbuffer"
     r"|testclinic\w*|testlimitedcapi|testimportmultiple|testmultiphase|testsinglephase|testexternalinspection"

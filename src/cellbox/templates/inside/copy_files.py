@@ -3,6 +3,9 @@
 Runs in a sandbox, under the private interpreter.
 """
 
+# Runs in a sandbox, alone, where start-up time counts and what it prints is the log.
+# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH211, T201
+
 import os
 import shutil
 import sys

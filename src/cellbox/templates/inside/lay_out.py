@@ -4,6 +4,9 @@ Runs in a sandbox, under the private interpreter: on `/` itself, or on another r
 (an imported one), into which it then also copies the interpreter. Idempotent; what a template says for itself is kept.
 """
 
+# Runs in a sandbox, alone, where start-up time counts and what it prints is the log.
+# ruff: noqa: PTH101, PTH102, PTH108, PTH110, PTH112, PTH114, PTH120, PTH207, PTH211, S105, S108
+
 import glob
 import os
 import shutil

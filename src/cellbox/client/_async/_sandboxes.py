@@ -1,0 +1,76 @@
+"""The collection that sandboxes come from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from cellbox.client._async._connection import AsyncConnection
+from cellbox.client._async._sandbox import AsyncSandbox
+from cellbox.client._compat import async_sleep
+from cellbox.client._errors import capacity_delays
+from cellbox.client._timeouts import CREATE_SECONDS
+from cellbox.errors import APIError
+from cellbox.protocol import operations
+from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox
+
+
+class AsyncSandboxes:
+    """The caller's sandboxes at one daemon."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        template: str = DEFAULT_TEMPLATE,
+        *,
+        ttl_seconds: float | None = None,
+        persistent: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        disk_mb: int | None = None,
+        network: Literal["none"] = "none",
+        retry_seconds: float = 60,
+    ) -> AsyncSandbox:
+        """Create a sandbox and wait until it can run code. Arguments and errors are those of `AsyncSandbox.create`."""
+        body = CreateSandbox(
+            template=template,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent,
+            metadata=dict(metadata or {}),
+            env=dict(env or {}),
+            cpu=cpu,
+            memory_mb=memory_mb,
+            disk_mb=disk_mb,
+            network=network,
+        )
+        deadline = time.monotonic() + retry_seconds
+        attempt = 0
+        while True:
+            try:
+                info = await self._connection.call(operations.create_sandbox, body, timeout_seconds=CREATE_SECONDS)
+                return AsyncSandbox(self._connection, info)
+            except APIError as error:
+                delay = capacity_delays(error, attempt, deadline - time.monotonic())
+                if delay is None:
+                    raise
+            await async_sleep(delay)
+            attempt += 1
+
+    async def get(self, sandbox_id: str) -> AsyncSandbox:
+        """Find a sandbox by its id.
+
+        Raises:
+            SandboxNotFoundError: There is none, or it is someone else's.
+        """
+        info = await self._connection.call(operations.get_sandbox, ids={"sandbox_id": sandbox_id})
+        return AsyncSandbox(self._connection, info)
+
+    async def list(self) -> list[AsyncSandbox]:
+        """All of them, newest first."""
+        infos = await self._connection.call(operations.list_sandboxes)
+        return [AsyncSandbox(self._connection, info) for info in infos]

@@ -1,0 +1,78 @@
+"""The collection that sandboxes come from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from cellbox.client._sync._connection import Connection
+from cellbox.client._sync._sandbox import Sandbox
+from cellbox.client._compat import sleep
+from cellbox.client._errors import capacity_delays
+from cellbox.client._timeouts import CREATE_SECONDS
+from cellbox.errors import APIError
+from cellbox.protocol import operations
+from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox
+
+
+class Sandboxes:
+    """The caller's sandboxes at one daemon."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create(
+        self,
+        template: str = DEFAULT_TEMPLATE,
+        *,
+        ttl_seconds: float | None = None,
+        persistent: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        disk_mb: int | None = None,
+        network: Literal["none"] = "none",
+        retry_seconds: float = 60,
+    ) -> Sandbox:
+        """Create a sandbox and wait until it can run code. Arguments and errors are those of `Sandbox.create`."""
+        body = CreateSandbox(
+            template=template,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent,
+            metadata=dict(metadata or {}),
+            env=dict(env or {}),
+            cpu=cpu,
+            memory_mb=memory_mb,
+            disk_mb=disk_mb,
+            network=network,
+        )
+        deadline = time.monotonic() + retry_seconds
+        attempt = 0
+        while True:
+            try:
+                info = self._connection.call(operations.create_sandbox, body, timeout_seconds=CREATE_SECONDS)
+                return Sandbox(self._connection, info)
+            except APIError as error:
+                delay = capacity_delays(error, attempt, deadline - time.monotonic())
+                if delay is None:
+                    raise
+            sleep(delay)
+            attempt += 1
+
+    def get(self, sandbox_id: str) -> Sandbox:
+        """Find a sandbox by its id.
+
+        Raises:
+            SandboxNotFoundError: There is none, or it is someone else's.
+        """
+        info = self._connection.call(operations.get_sandbox, ids={"sandbox_id": sandbox_id})
+        return Sandbox(self._connection, info)
+
+    def list(self) -> list[Sandbox]:
+        """All of them, newest first."""
+        infos = self._connection.call(operations.list_sandboxes)
+        return [Sandbox(self._connection, info) for info in infos]
+
+# Generated from _async/_sandboxes.py by tools/unasync.py: edit that, and run it again.
