@@ -28,11 +28,11 @@ DATA_DIR = $${CELLBOX_DATA_DIR:-$$($(BIN)/python -c 'from cellbox.control.settin
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.installed .system-stamp
+demo: $(VENV)/.installed $(VENV)/.system
 	@echo "==> the demo"
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test-installed .system-stamp
+test: $(VENV)/.test-installed $(VENV)/.system
 	@echo "==> templates"
 	@$(BIN)/python tools/build_templates.py $(TEMPLATES)
 	@echo "==> tests"
@@ -50,7 +50,7 @@ lock: $(VENV)/.installed
 	@$(BIN)/python tools/lock.py
 
 clean:
-	rm -rf $(VENV) .system-stamp
+	rm -rf $(VENV)
 
 # A venv needs ensurepip, which Debian ships apart from python3. The one stamp per lock makes a second run quick.
 $(VENV)/.made:
@@ -76,7 +76,7 @@ define install
 	@touch $@
 endef
 
-.system-stamp: Makefile
+$(VENV)/.system: $(VENV)/.made Makefile
 	@missing=""; for pair in $(PACKAGES); do command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; done; \
 	[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || [ -e /usr/share/keyrings/debian-archive-keyring.pgp ] || missing="$$missing debian-archive-keyring"; \
 	if [ -n "$$missing" ]; then tools/apt_install.sh $$missing; fi

@@ -33,7 +33,8 @@ _HELLO_SECONDS = 60.0  # a cold boot imports pandas on a busy host
 _CONFIGURE_SECONDS = 30.0
 _REMEMBERED_KILLS = 10_000  # ids for which a second DELETE is answered as done
 _RESERVE_BYTES = 512 * 1024**2  # of host memory that no new sandbox may eat into, or a tenth of it all
-_TASKS = 512  # processes and threads of a guest; enough for parallel builds, and far below what hurts the host
+_MB_PER_TASK = 4  # a fork bomb of Python costs 3.2 to 3.4 MB of guest memory for each process
+_MAX_TASKS = 512  # enough for parallel builds; a guest process costs the host about two tasks and 0.6 MB
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -274,16 +275,17 @@ def _check(request: CreateSandbox) -> None:
 
 
 def _machine_spec(request: CreateSandbox, template: Template) -> MachineSpec:
+    memory_mb = request.memory_mb or template.memory_mb
     disk_mb = request.disk_mb or (round(request.disk_gb * 1024) if request.disk_gb else template.disk_mb)
     return MachineSpec(
         machine_id=str(uuid.uuid4()),
         rootfs=template.rootfs,
         argv=guest_argv(),
         env=machine_env(template.env),
-        memory_mb=request.memory_mb or template.memory_mb,
+        memory_mb=memory_mb,
         disk_mb=disk_mb,
         cpu=request.cpu or template.cpu,
-        tasks=_TASKS,
+        tasks=min(memory_mb // _MB_PER_TASK, _MAX_TASKS),
     )
 
 

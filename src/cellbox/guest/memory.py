@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Protocol
 
 from cellbox.guest import processes
@@ -20,13 +21,16 @@ from cellbox.guest.commands import Commands
 
 _GROWTH_BYTES_PER_SECOND = 2 * 1024**3
 """How fast memory can be filled: 1 GB/s was measured under gVisor on two cores; twice that is taken."""
-_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.01, 0.5
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.01, 0.25
 _CROWD_SECONDS = 0.15
 """Between two looks at a crowd."""
+_LATE_SECONDS = 0.2
+"""So much too late we wake up only when others have the processor: 40 busy processes on two cores cost us half of it."""
 _TURNS = 20
+_CROWDED_SHARE, _ROOMY_SHARE = 0.8, 0.5
+"""Of the task limit: from where on a sandbox is crowded, and until where. A bomb's numbers go up and down."""
 _CROWDED_SECONDS = 0.4
-"""How long a sandbox may sit at its task limit: real work rarely does, a fork bomb does nothing else."""
-_CROWDED_SHARE = 0.9
+"""How long a sandbox may stay crowded: real work rarely is at all, a fork bomb always."""
 _GONE_SECONDS = 2.0
 _ENGINE_BYTES = 64 * 1024**2
 """What gVisor's own heap may grow to at nobody's expense. An idle sandbox's is 9 MB."""
@@ -76,12 +80,17 @@ class Watcher:
         # Sleeping first costs a short command nothing: nobody can have got past the limit since it was last looked at.
         while True:
             longest = _CROWD_SECONDS if self._processes.is_crowd else _LONGEST_SECONDS
-            await asyncio.sleep(min(max(self._free / _GROWTH_BYTES_PER_SECOND, _SHORTEST_SECONDS), longest))
-            with self._processes.standstill() as is_still:
+            pause = min(max(self._free / _GROWTH_BYTES_PER_SECOND, _SHORTEST_SECONDS), longest)
+            due = time.monotonic() + pause
+            await asyncio.sleep(pause)
+            is_late = time.monotonic() - due > _LATE_SECONDS
+            if is_late and not self._processes.is_crowd:
+                self._processes.count()
+            with self._processes.standstill() if is_late else nullcontext():
                 if not await self._look():
                     return
                 # While they stand still the loop gets through what the host asked for, however many there are.
-                for _ in range(_TURNS if is_still else 0):
+                for _ in range(_TURNS if is_late else 0):
                     await asyncio.sleep(0)
 
     async def _look(self) -> bool:
@@ -159,12 +168,12 @@ class Watcher:
 
         RLIMIT_NPROC holds for each user id apart, and who is at that limit can't start anything else.
         """
-        if count < self._tasks * _CROWDED_SHARE:
+        if count < self._tasks * _ROOMY_SHARE:
             self._crowded_since = None
-            return False
-        now = time.monotonic()
-        self._crowded_since = self._crowded_since or now
-        return count > self._tasks or now - self._crowded_since >= _CROWDED_SECONDS
+        elif count >= self._tasks * _CROWDED_SHARE and self._crowded_since is None:
+            self._crowded_since = time.monotonic()
+        since = self._crowded_since
+        return count > self._tasks or (since is not None and time.monotonic() - since >= _CROWDED_SECONDS)
 
     def _marker(self, session: int, table: Mapping[int, processes.Process]) -> bytes:
         markers = (self._processes.marker_of(pid) for pid, process in table.items() if process.session == session)

@@ -20,9 +20,10 @@ _RESTORED_SIGNALS = [number for number in signal.valid_signals() if number not i
 MARKER = "CELLBOX_EXEC_ID"
 """In the environment of everything a command starts: how a process that left its session is told apart."""
 
-CROWD = 64
+CROWD = 32
 """So many processes are looked at only after they were stopped."""
 
+_STOP_ROUNDS = 3
 _KILL_ROUNDS = 200
 _KILL_PAUSE_SECONDS = 0.002
 _DEAD = "ZX"
@@ -221,12 +222,16 @@ class Processes:
     def standstill(self) -> Generator[bool]:
         """Stop every process but this one if there is a crowd; yields whether it did.
 
+        To be used only while they keep us from running: a process group whose last tie to its session ends while it
+        stands still is sent SIGHUP by the kernel.
+
         Hundreds of processes that want the processor make each call of ours wait for a second, and a look at them all
         takes hundreds of calls. Stopping them takes one.
         """
         is_still = self.is_crowd and self.namespace_pid > 0  # without the namespace, "every process" is the host's
         if is_still:
-            send(-1, signal.SIGSTOP)
+            for _ in range(_STOP_ROUNDS):  # what is being forked while the signal goes round does not get it
+                send(-1, signal.SIGSTOP)
         try:
             yield is_still
         finally:

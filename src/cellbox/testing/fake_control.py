@@ -284,7 +284,7 @@ class FakeFiles:
         yield FakeReading(self._find(path), offset, length)
 
     async def write(
-        self, path: str, chunks: AsyncIterator[bytes], *, append: bool = False, mode: int | None = None, user: str = ""
+        self, path: str, chunks: AsyncIterator[bytes], *, append: bool = False, **_ignored: object
     ) -> files.FileWritten:
         if not path.startswith("/"):
             raise errors.InvalidRequestError(f"path must be absolute, got {path!r}")
@@ -292,7 +292,7 @@ class FakeFiles:
         self.contents[path] = (self.contents.get(path, b"") if append else b"") + content
         return files.FileWritten(path=path, bytes=len(content))
 
-    async def list(self, path: str, depth: int = 1) -> files.DirectoryListing:
+    async def list(self, path: str, _depth: int = 1) -> files.DirectoryListing:
         folder = path.rstrip("/") + "/"
         names = {name[len(folder) :].split("/")[0] for name in self.contents if name.startswith(folder)}
         if not names and path != "/":
@@ -315,7 +315,7 @@ class FakeFiles:
         del self.contents[body.source]
         return await self.stat(body.target)
 
-    async def remove(self, path: str, *, recursive: bool = True) -> None:
+    async def remove(self, path: str, **_ignored: object) -> None:
         gone = [name for name in self.contents if name == path or name.startswith(path + "/")]
         if not gone:
             raise errors.PathNotFoundError("no such file")

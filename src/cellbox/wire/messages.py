@@ -233,14 +233,6 @@ Request = (
     | ReadActivity
     | Ping
 )
-OPERATIONS: dict[str, type[Request]] = {
-    request.op: request
-    for request in (
-        Configure, Exec, CreateContext, RunCell, InterruptContext, RestartContext, CloseContext, ListContexts,
-        ListLanguages, ReadFile, WriteFile, Stat, ListDirectory, MakeDirectory, Move, Remove, ReadActivity, Ping,
-    )
-}  # fmt: skip
-
 # ------------------------------------------------------------------------------------- the guest's first word (HELLO)
 
 
@@ -503,6 +495,8 @@ ANSWERS: dict[type[Request], type[Outcome]] = {
     Ping: Done,
 }
 """What each request is answered with when it is not a `Failure`."""
+OPERATIONS: dict[str, type[Request]] = {request.op: request for request in ANSWERS}
+"""By the `op` field."""
 EVENTS: dict[str, type[Event]] = {"display": Display, "entries": Entries, "file_opened": FileOpened, "log": LogLine}
 """By the `type` field."""
 

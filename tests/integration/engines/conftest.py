@@ -77,9 +77,11 @@ async def shared_engine(runsc: Path) -> AsyncGenerator[GvisorEngine]:
     await engine.start()
     yield engine
     await engine.aclose()
-    assert_nothing_left(Layout(directory))
-    assert CgroupTree(Layout(directory).cgroup_prefix).is_gone()
-    shutil.rmtree(directory)
+    try:
+        assert_nothing_left(Layout(directory))
+        assert CgroupTree(Layout(directory).cgroup_prefix).is_gone()
+    finally:
+        shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -61,9 +61,13 @@ async def build(templates: Templates, source: Path | str, **options: Any) -> lis
 
 async def fail(templates: Templates, source: Path) -> tuple[list[BuildEvent], TemplateBuildError]:
     events: list[BuildEvent] = []
-    with pytest.raises(TemplateBuildError) as caught:
+
+    async def collect() -> None:
         async for event in templates.build(source):
-            events.append(event)
+            events.append(event)  # noqa: PERF401 - what came before the failure is wanted
+
+    with pytest.raises(TemplateBuildError) as caught:
+        await collect()
     assert not any(isinstance(event, BuildDone) and event.template != "base" for event in events)
     return events, caught.value
 
@@ -155,7 +159,7 @@ async def test_step_has_no_network_and_no_host_files(templates: Templates, tmp_p
     canary.write_text("secret")
     recipe = (
         'name = "curious"\nbase = "base"\n'
-        f'run = ["! cat {canary}; ! curl -s --max-time 3 http://192.0.2.1/; env; ls /sys/class/net; true"]\n'
+        f'run = ["! cat {canary}; ! curl -s --max-time 3 http://192.0.2.1/; env; cat /proc/net/dev"]\n'
     )
     events = await build(templates, write_recipe(tmp_path / "recipe", recipe))
     text = "\n".join(event.line for event in events if isinstance(event, StepLog))

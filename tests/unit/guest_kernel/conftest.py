@@ -86,7 +86,9 @@ class Host:
         self._channel = Channel(theirs.fileno(), theirs.fileno(), handlers)
         self._channel.start(messages.Hello(version=1, guest_version="test"))
         self._reader = frames.FrameReader()
-        self._open: dict[int, tuple[Outcome, asyncio.Future[None], flow.ReceiveWindow, frames.MessageAssembler, bool]] = {}
+        self._open: dict[
+            int, tuple[Outcome, asyncio.Future[None], flow.ReceiveWindow, frames.MessageAssembler, bool]
+        ] = {}
         self._last = 0
         self.first_output: dict[int, float] = {}
         asyncio.get_running_loop().add_reader(ours.fileno(), self._read)
@@ -96,10 +98,11 @@ class Host:
         outcome, future = Outcome(), asyncio.get_running_loop().create_future()
         self._open[self._last] = (outcome, future, flow.ReceiveWindow(), frames.MessageAssembler(), takes)
         document = json.dumps(messages.to_fields(request)).encode()
-        self._socket.setblocking(True)
-        for frame in frames.encode_json(Kind.OPEN, self._last, document):
-            self._socket.sendall(frame)
-        self._socket.setblocking(False)
+        data = b"".join(frames.encode_json(Kind.OPEN, self._last, document))
+        if len(data) < 32768:
+            self._socket.sendall(data)
+        else:
+            self._writing = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(self._socket, data))
         return self._last, outcome, future
 
     def send(self, kind: Kind, stream: int, payload: bytes = b"") -> None:
@@ -111,6 +114,10 @@ class Host:
         await future
         outcome.seconds = time.monotonic() - started
         return outcome
+
+    def close(self) -> None:
+        self._socket.close()
+        self._theirs.close()
 
     def _read(self) -> None:
         try:
@@ -154,7 +161,11 @@ class Bench:
         for python in _PYTHONS:
             if python and Path(python).exists():
                 self.contexts = Contexts(self.table)
-                environment = {"PATH": f"{Path(python).parent}:{os.environ['PATH']}", "HOME": "/root", "LANG": "C.UTF-8"}
+                environment = {
+                    "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
+                    "HOME": "/root",
+                    "LANG": "C.UTF-8",
+                }
                 version, problem = await self.contexts.start(environment, python)
                 if version:
                     break
@@ -177,8 +188,13 @@ class Bench:
         assert made.answer["type"] == "context", made.answer
         return Context(self, context_id)
 
+    def idle(self, seconds: float) -> None:
+        """Let PID 1's side go on without a cell."""
+        self.runner.run(asyncio.sleep(seconds))
+
     def close(self) -> None:
         self.runner.run(self.contexts.close())
+        self.host.close()
         self.runner.close()
 
 

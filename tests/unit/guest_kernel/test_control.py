@@ -43,7 +43,8 @@ def test_a_timeout_stops_the_cell_and_keeps_the_state(shared, code):
 
 
 def test_a_cell_that_cannot_be_stopped_costs_the_kernel(fresh):
-    outcome = fresh.run("print('partial')\nimport signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\nwhile True: pass", 0.2)
+    deaf = "import signal\nfor n in signal.valid_signals() - {9, 19}: signal.signal(n, signal.SIG_IGN)\n"
+    outcome = fresh.run(f"{deaf}print('partial')\nwhile True: pass", 0.2)
     assert (outcome.answer["outcome"], outcome.answer["reason"]) == ("killed", "timeout")
     assert not outcome.answer["state_kept"]
     assert outcome.stdout == "partial\n"
@@ -85,9 +86,11 @@ def test_a_kernel_killed_for_its_memory_says_so(bench, fresh):
 
 
 def test_a_forked_child_never_acts_as_the_kernel(fresh):
-    outcome = fresh.run("import os, time\nif os.fork() == 0:\n    time.sleep(0.2)\n    print('late child')\nelse: print('parent')")
+    outcome = fresh.run(
+        "import os, time\nif os.fork() == 0:\n    time.sleep(0.2)\n    print('late child')\nelse: print('parent')"
+    )
     assert outcome.stdout == "parent\n"
-    time.sleep(0.4)
+    fresh.bench.idle(0.4)
     after = fresh.run("try: print(os.wait()[1])\nexcept ChildProcessError: print('none')")
     assert after.stdout == "late child\n0\n"
 
@@ -103,7 +106,11 @@ def test_cells_queue_in_order_and_a_waiting_one_can_be_given_up(bench, fresh):
     async def flow() -> list:
         host = bench.host
         runs = [
-            host.open(messages.RunCell(context_id=fresh.id, code=f"import time; time.sleep({0.3 if n == 0 else 0}); print({n})"))
+            host.open(
+                messages.RunCell(
+                    context_id=fresh.id, code=f"import time; time.sleep({0.3 if n == 0 else 0}); print({n})"
+                )
+            )
             for n in range(4)
         ]
         host.send(Kind.CANCEL, runs[2][0])
@@ -135,7 +142,9 @@ def test_interrupt_and_restart_from_another_request(bench, fresh, request_type, 
 
 def test_cancel_interrupts(bench, fresh):
     async def flow() -> dict:
-        stream, run, done = bench.host.open(messages.RunCell(context_id=fresh.id, code="while True: print('x' * 1000)"), takes=False)
+        stream, run, done = bench.host.open(
+            messages.RunCell(context_id=fresh.id, code="while True: print('x' * 1000)"), takes=False
+        )
         await asyncio.sleep(0.5)  # the window is full: the kernel blocks in its own write
         bench.host.send(Kind.CANCEL, stream)
         await asyncio.wait_for(done, 5)
@@ -152,7 +161,7 @@ def test_closing_ends_the_whole_process_group(bench):
     context.run("import subprocess; p = subprocess.Popen('sleep 1000 & exec sleep 1000', shell=True)")
     pid = int(context.run("p.pid").text)
     context.close()
-    assert not os.path.exists(f"/proc/{pid}")
+    assert _is_gone(pid)
     assert context.run("1").answer["code"] == "context_not_found"
 
 
@@ -199,13 +208,13 @@ def test_output_shows_while_the_cell_runs(bench, fresh):
 
 def test_late_output_comes_with_the_next_cell(fresh):
     fresh.run("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()")
-    time.sleep(0.3)
+    fresh.bench.idle(0.3)
     assert fresh.run("print('next')").stdout == "late\nnext\n"
 
 
 def test_floods_between_cells_are_bounded_and_counted(fresh):
     fresh.run("import subprocess; p = subprocess.Popen('head -c 3000000 /dev/zero', shell=True)")
-    time.sleep(0.4)
+    fresh.bench.idle(0.4)
     outcome = fresh.run("p.wait()")
     assert outcome.text == "0"
     assert "more bytes that background work wrote" in outcome.stderr
@@ -229,3 +238,11 @@ def test_background_threads_are_counted(fresh):
     fresh.run("import threading; stop = threading.Event(); threading.Thread(target=stop.wait).start()")
     assert fresh.run("1").answer["background_threads"] == 1
     assert fresh.run("stop.set(); import time; time.sleep(0.05)").answer["background_threads"] == 0
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True

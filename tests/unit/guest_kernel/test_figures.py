@@ -102,7 +102,9 @@ def test_data_frames_have_text_and_html(shared):
 def test_plotly_figures_come_once_and_small(shared):
     if shared.run("import plotly.express").answer["error"]:
         pytest.skip("no plotly in this interpreter")
-    outcome = shared.run("import plotly.graph_objects as go\nfig = go.Figure(go.Bar(x=[1, 2], y=[3, 4]))\nfig.show()\nfig", 50)
+    outcome = shared.run(
+        "import plotly.graph_objects as go\nfig = go.Figure(go.Bar(x=[1, 2], y=[3, 4]))\nfig.show()\nfig", 50
+    )
     shown, value = outcome.displays
     assert (shown["source"], value["source"], value["is_main"]) == ("display", "result", True)
     for display in (shown, value):

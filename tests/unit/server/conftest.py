@@ -15,7 +15,6 @@ import pandastack
 import pytest
 import uvloop
 
-from cellbox.control.keys import Caller
 from cellbox.control.settings import Secret, Settings
 from cellbox.server.listen import Address, TcpAddress
 from cellbox.server.serve import serve
@@ -150,4 +149,4 @@ def server(shared_server: RunningServer) -> RunningServer:
     return shared_server
 
 
-__all__ = ["ADMIN_KEY", "Caller", "RunningServer", "StartServer"]
+__all__ = ["ADMIN_KEY", "RunningServer", "StartServer"]

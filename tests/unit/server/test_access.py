@@ -13,7 +13,11 @@ from cellbox.protocol import operations
 from cellbox.server.routes import all_routes
 from cellbox.server.routing import Route
 
-ROUTES = {f"{route.operation.method} {prefix}{route.operation.path}": route for route in all_routes() for prefix in route.prefixes}
+ROUTES = {
+    f"{route.operation.method} {prefix}{route.operation.path}": route
+    for route in all_routes()
+    for prefix in route.prefixes
+}
 BODIES: dict[str, Any] = {
     "create_token": {"label": "x"},
     "update_metadata": {"metadata": {}},
@@ -135,7 +139,16 @@ def test_only_admins_make_keys_for_others(server: Any) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.test", "localhost.evil.test", "127.0.0.1.nip.io", "0.0.0.0:80", "2130706433", "127.1", "", "[::ffff:127.0.0.1]"],
+    [
+        "evil.test",
+        "localhost.evil.test",
+        "127.0.0.1.nip.io",
+        "0.0.0.0:80",
+        "2130706433",
+        "127.1",
+        "",
+        "[::ffff:127.0.0.1]",
+    ],
 )
 def test_a_rebound_host_name_is_refused(server: Any, host: str) -> None:
     with server.client() as client:
@@ -159,7 +172,9 @@ def test_configured_hosts_replace_the_defaults(start_server: Any) -> None:
     assert list(statuses.values()) == [200, 200, 200, 403, 403]
 
 
-@pytest.mark.parametrize("origin", ["null", "http://evil.test", "https://good.example.evil.test", "http://good.example", ""])
+@pytest.mark.parametrize(
+    "origin", ["null", "http://evil.test", "https://good.example.evil.test", "http://good.example", ""]
+)
 def test_pages_of_other_origins_are_refused(start_server: Any, origin: str) -> None:
     with start_server(allowed_origins=("https://good.example",)).client() as client:
         for method in ("GET", "POST", "OPTIONS"):
@@ -178,7 +193,9 @@ def test_a_page_of_an_allowed_origin_may_call(start_server: Any) -> None:
         assert "access-control-allow-credentials" not in answer.headers
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
+)
 def test_json_that_a_form_could_send_is_refused(server: Any, content_type: str) -> None:
     with server.client() as client:
         answer = client.post("/v1/sandboxes", content=b'{"ttl_seconds":5}', headers={"content-type": content_type})

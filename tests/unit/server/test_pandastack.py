@@ -66,7 +66,7 @@ def test_exec_stream_brings_every_character_through(sandbox: pandastack.Sandbox,
 
 def test_exec_stream_failures(sandbox: pandastack.Sandbox) -> None:
     assert sandbox.exec_stream("false") == 1
-    with pytest.raises(exceptions.SandboxTimeout, match="command timeout after 0.7s"):
+    with pytest.raises(exceptions.SandboxTimeout, match="command timeout after"):
         sandbox.exec_stream("sleep 5", timeout_seconds=0.7)
     with pytest.raises(exceptions.BadRequestError, match="not running"):
         sandbox.exec_stream("fail")
@@ -129,13 +129,13 @@ def test_tokens(server: Any, client: pandastack.Client) -> None:
 
 
 def test_a_command_longer_than_the_clients_patience(start_server: Any) -> None:
-    """35 s against 30 s in proportion: the client gives up after 0.6 s without a byte."""
+    """35 s against 30 s in proportion: the client gives up after 0.5 s without a byte."""
     server = start_server(keepalive_seconds=0.2)
-    sandbox = server.pandastack(timeout=0.6).sandboxes.create()
-    assert sandbox.exec("sleep 1.5").exit_code == 0
+    sandbox = server.pandastack(timeout=0.5).sandboxes.create()
+    assert sandbox.exec("sleep 0.9").exit_code == 0
     with pytest.raises(exceptions.SandboxTimeout):
-        sandbox.exec("sleep 9", timeout_seconds=1.5)
-    assert sandbox.create_code_context().run_code("sleep(1.5)").exit_code == 0
+        sandbox.exec("sleep 9", timeout_seconds=0.9)
+    assert sandbox.create_code_context().run_code("sleep(0.9)").exit_code == 0
     assert sandbox.exec("echo and the connection is still in step").exit_code == 0
 
 

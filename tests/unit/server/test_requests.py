@@ -33,7 +33,9 @@ def assert_error(answer: httpx2.Response, status: int, code: str) -> dict[str, A
     return body
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/nope", "/v1/sandboxes/", "/v1//sandboxes", "/v1/sandboxes/%ff", "/v1/sandboxes/a%2Fexec"])
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nope", "/v1/sandboxes/", "/v1//sandboxes", "/v1/sandboxes/%ff", "/v1/sandboxes/a%2Fexec"]
+)
 def test_unknown_routes_answer_in_the_usual_shape(client: httpx2.Client, path: str) -> None:
     assert client.get(path).status_code == 404
     assert client.get(path).json()["code"] in ("not_found", "sandbox_not_found")
@@ -52,11 +54,11 @@ def test_the_public_routes(client: httpx2.Client) -> None:
 
 
 def test_metrics_have_bounded_labels(start_server: Any) -> None:
-    client = start_server().client()
-    client.post("/v1/sandboxes", json={})
-    for number in range(5):
-        client.get(f"/v1/made-up-{number}")
-    text = client.get("/metrics").text
+    with start_server().client() as client:
+        client.post("/v1/sandboxes", json={})
+        for number in range(5):
+            client.get(f"/v1/made-up-{number}")
+        text = client.get("/metrics").text
     assert "made-up" not in text
     assert 'operation="unknown",status="404"} 5.0' in text
     assert "cellbox_sandboxes 1.0" in text
@@ -106,7 +108,9 @@ def test_bad_bodies_are_refused_quickly(client: httpx2.Client, body: bytes) -> N
     assert client.get("/v1/sandboxes").json() == []
 
 
-@pytest.mark.parametrize("content_type", [None, "application/json", "application/octet-stream", "application/json; charset=utf-8"])
+@pytest.mark.parametrize(
+    "content_type", [None, "application/json", "application/octet-stream", "application/json; charset=utf-8"]
+)
 def test_json_is_taken_under_any_name_that_no_form_can_send(client: httpx2.Client, content_type: str | None) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
     assert client.post("/v1/sandboxes", content=b'{"ttl_seconds":60}', headers=headers).json()["ttl_seconds"] == 60
@@ -140,10 +144,22 @@ def test_compressed_bodies_are_refused(client: httpx2.Client, sandbox: str, enco
     headers = {"content-encoding": encoding}
     assert client.post("/v1/sandboxes", content=b"{}", headers=headers).status_code == 415
     assert client.put(f"{sandbox}/fs", params={"path": "/a"}, content=b"x", headers=headers).status_code == 415
-    assert client.put(f"{sandbox}/fs", params={"path": "/a"}, content=b"x", headers={"content-encoding": "identity"}).is_success
+    assert client.put(
+        f"{sandbox}/fs", params={"path": "/a"}, content=b"x", headers={"content-encoding": "identity"}
+    ).is_success
 
 
-@pytest.mark.parametrize("query", ["verbose=1", "paht=/", "path=/&path=/x", "path=/&depth=x", "path=/&depth=-1", "&".join(f"a{n}" for n in range(100))])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "verbose=1",
+        "paht=/",
+        "path=/&path=/x",
+        "path=/&depth=x",
+        "path=/&depth=-1",
+        "&".join(f"a{n}" for n in range(100)),
+    ],
+)
 def test_odd_query_parameters_are_refused(client: httpx2.Client, sandbox: str, query: str) -> None:
     assert_error(client.get(f"{sandbox}/fs/dir?{query}"), 400, "invalid_request")
 
@@ -234,13 +250,23 @@ def test_faults_are_told_without_what_caused_them(client: httpx2.Client, sandbox
 
 
 @pytest.mark.parametrize(
-    "words", ["connect: connection refused", "dial: No route to host", "i/o timeout", "context deadline exceeded", "timeout", "time-out"]
+    "words",
+    [
+        "connect: connection refused",
+        "dial: No route to host",
+        "i/o timeout",
+        "context deadline exceeded",
+        "timeout",
+        "time-out",
+    ],
 )
 def test_faults_never_hold_words_that_make_clients_retry(server: Any, client: httpx2.Client, words: str) -> None:
     server.control.sandboxes.refusal = errors.GuestError(f"guest: {words}", detail=words)
     body = assert_error(client.post("/v1/sandboxes", json={}), 502, "guest_error")
     text = f"{body['error']} {body['detail']}".lower()
-    assert not any(word in text for word in ("connection refused", "no route", "timeout", "time-out", "deadline exceeded"))
+    assert not any(
+        word in text for word in ("connection refused", "no route", "timeout", "time-out", "deadline exceeded")
+    )
 
 
 def test_a_refusal_says_when_to_come_back(server: Any, client: httpx2.Client) -> None:
@@ -252,7 +278,14 @@ def test_a_refusal_says_when_to_come_back(server: Any, client: httpx2.Client) ->
 
 def test_broken_http_is_survived(server: Any) -> None:
     address = server.address
-    for attack in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000, b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n"):
+    for attack in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 100_000,
+        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\n\r\n",
+    ):
         with socket.create_connection((address.host, address.port), timeout=5) as connection:
             connection.sendall(attack)
             connection.shutdown(socket.SHUT_WR)

@@ -53,7 +53,8 @@ def test_cells_stream_too(client: httpx2.Client, sandbox: str) -> None:
     context = client.post(f"{sandbox}/repl/sessions").json()["id"]
     url = f"{sandbox}/repl/sessions/{context}/run/stream"
     assert [name for name, _ in events_of(client.post(url, json={"code": "1+1"}).text)] == ["display", "done"]
-    (last,) = events_of(client.post(url, json={"code": "sleep(9)", "timeout_ms": 700}).text)
+    printed, last = events_of(client.post(url, json={"code": "sleep(9)", "timeout_ms": 700}).text)
+    assert printed[1]["chunk"] == "so far\n"
     assert last[0] == "error"
     assert last[1]["code"] == "cell_timeout"
     assert last[1]["details"]["execution"]["outcome"] == "interrupted"
@@ -113,7 +114,10 @@ def test_followed_logs(server: Any, client: httpx2.Client, sandbox: str) -> None
     with client.stream("GET", f"{sandbox}/logs?follow=1") as answer:
         server.call(log.close)
         events = events_of("".join(answer.iter_text()))
-    assert [(name, data["line"]) for name, data in events] == [("line", "[cellbox] one\n"), ("line", "[cellbox] a\u2028b\n")]
+    assert [(name, data["line"]) for name, data in events] == [
+        ("line", "[cellbox] one\n"),
+        ("line", "[cellbox] a\u2028b\n"),
+    ]
 
 
 def leave_in_the_middle(server: Any, path: str, body: dict[str, Any]) -> None:

@@ -21,9 +21,12 @@ async def test_failed_command_is_a_failed_step_with_exit_code_and_tail() -> None
         async with Progress("t", emit).step("fail") as step:
             await run_command(["sh", "-c", "echo out; echo err >&2; exit 3"], step, environment=host_environment())
 
-    with pytest.raises(TemplateBuildError, match="exit code 3") as caught:
+    async def collect() -> None:
         async for event in stream(work):
-            events.append(event)
+            events.append(event)  # noqa: PERF401 - what came before the failure is wanted
+
+    with pytest.raises(TemplateBuildError, match="exit code 3") as caught:
+        await collect()
     assert [type(event) for event in events] == [StepStarted, StepLog, StepLog, StepFailed]
     failed = events[-1]
     assert isinstance(failed, StepFailed)

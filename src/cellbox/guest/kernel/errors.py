@@ -77,7 +77,11 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_machinery(filename: str) -> bool:
-    return filename.startswith(_OWN_DIRECTORY) or filename.endswith(("codeop.py", "/bdb.py")) or _IPYTHON.search(filename) is not None
+    return (
+        filename.startswith(_OWN_DIRECTORY)
+        or filename.endswith(("codeop.py", "/bdb.py"))
+        or _IPYTHON.search(filename) is not None
+    )
 
 
 def _plain(text: str) -> str:

@@ -74,7 +74,6 @@ class Kernel:
         for pid in self._started_by_cell():
             processes.send(pid, signal.SIGKILL)
         processes.send(self.pid, _HARD_INTERRUPT)  # type: ignore[arg-type]
-        processes.send(self.pid, signal.SIGINT)
 
     async def kill(self) -> None:
         """End the kernel and everything that came from it."""

@@ -39,8 +39,13 @@ def cut_middle(text: str, limit: int) -> str:
 
 def short_string(value: Any) -> str | None:
     """Return the repr of an over-long str or bytes without making the whole of it; None when it is short enough."""
-    size = len(value)
-    if size <= MAX_PLAIN:
+    size, room = len(value), MAX_PLAIN - 1000
+    if size <= room:
         return None
-    kind = "bytes" if isinstance(value, (bytes, bytearray)) else "characters"
-    return f"{value[:MAX_PLAIN]!r}\n… [{size - MAX_PLAIN:,} more {kind} left out; print a slice to see them]"
+    shown = room
+    text = repr(value[:shown])
+    if len(text) > MAX_PLAIN - 200:  # escapes take up to ten characters for one
+        shown = room // 12
+        text = repr(value[:shown])
+    kind = "characters" if isinstance(value, str) else "bytes"
+    return f"{text}\n… [{size - shown:,} more {kind} left out; print a slice to see them]"

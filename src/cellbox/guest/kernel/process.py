@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from cellbox.guest.kernel import protocol, stdin
 from cellbox.guest.kernel.streams import CellStream, Outbox
-from cellbox.wire.frames import DataChannel, FrameReader, Kind, MessageAssembler
+from cellbox.wire.frames import DataChannel, FrameReader, MessageAssembler
 
 HARD_INTERRUPT = signal.SIGRTMIN + 5
 """Interrupts a cell that ignores SIGINT or catches `KeyboardInterrupt`, and still keeps the kernel's state."""
@@ -105,14 +105,21 @@ class Kernel:
         for name, stream in zip(("stdout", "stderr"), self._streams, strict=True):
             if getattr(getattr(sys, name), "closed", True):
                 setattr(sys, name, stream)
-        fields: dict[str, Any]
+        fields: dict[str, Any] | None = None
+        failure: BaseException | None = None
         try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(HARD_INTERRUPT, _interrupt_hard)
-            fields = self._shell.run(code)
-        except BaseException as error:  # an interrupt between the cell's own code and the end of ours
-            fields = self._shell.outcome(error)
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(HARD_INTERRUPT, _interrupt_hard)
+                fields = self._shell.run(code)
+            except BaseException as error:  # an interrupt between the cell's own code and the end of ours
+                failure = error
+            _ignore_interrupts()
+        except (KeyboardInterrupt, CellInterrupt) as error:
+            failure = error
         _ignore_interrupts()
+        if fields is None:
+            fields = self._shell.outcome(failure)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -82,6 +82,13 @@ class _DisplayHook(DisplayHook):
         self.update_user_ns(result)
         self.fill_exec_result(result)
 
+    def cull_cache(self):
+        """Forget the oldest half of `Out`, without the warning that IPython prints."""
+        kept = self.shell.user_ns["_oh"]
+        for number in sorted(kept)[: len(kept) // 2]:
+            self.shell.user_ns.pop(f"_{number}", None)
+            del kept[number]
+
 
 class Shell(InteractiveShell):
     """The shell of a kernel. `connect` before the first cell."""

@@ -17,8 +17,6 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from cellbox.guest.kernel import protocol
-
 _PRELOADED = (
     "numpy",
     "pandas",
