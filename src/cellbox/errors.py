@@ -28,6 +28,7 @@ CellboxError
     ├── GuestError                502, the guest broke its protocol or died while it was asked
     ├── EngineUnavailableError    503
     ├── CapacityError             503, sent with `Retry-After`; nothing was created
+    ├── StoreUnavailableError     503
     └── StorageFullError          507, no space left inside the sandbox or on the host
 ```
 
@@ -199,6 +200,13 @@ class EngineUnavailableError(APIError, code="engine_unavailable", status=503):
 
 class CapacityError(APIError, code="no_capacity", status=503):
     """The host has no room for another sandbox now. Nothing was created; try again after `retry_after_seconds`."""
+
+
+class StoreUnavailableError(APIError, code="store_unavailable", status=503):
+    """The daemon's database can't be read or written now: locked, read-only, damaged or of a newer version.
+
+    Running sandboxes go on. `StorageFullError` is raised instead when the disk is full.
+    """
 
 
 class StorageFullError(APIError, code="storage_full", status=507):

@@ -87,13 +87,16 @@ class Builds:
         folder.mkdir(mode=0o700, parents=True)
         return folder
 
-    def start(self, folder: Path, *, name: str | None = None, replace: bool = True) -> TemplateBuild:
-        """Build the recipe in `folder`, which is removed afterwards, in the background.
+    def start(self, folder: Path | None, *, name: str | None = None, replace: bool = True) -> TemplateBuild:
+        """Build the recipe in `folder`, which is removed afterwards, in the background; without one, a built-in.
 
         Raises `InvalidRequestError` for a bad recipe, `TemplateExistsError` for a name that is taken and
         `CapacityError` when too many builds wait already; the folder stays the caller's then.
         """
-        name = name or read_recipe(folder).name
+        if folder is not None:
+            name = name or read_recipe(folder).name
+        elif name is None:
+            raise errors.InvalidRequestError("name a built-in template, or send a recipe")
         if not replace and any(template.name == name for template in self._templates.list()):
             raise errors.TemplateExistsError(f"template {name!r} exists; pass `replace` to build it anew")
         if sum(not build.is_over for build in self._builds.values()) >= _MAX_WAITING:
@@ -139,11 +142,11 @@ class Builds:
             raise errors.NotFoundError(f"no build {build_id[:64]!r}")
         return build
 
-    async def _run(self, build: _Build, folder: Path, replace: bool) -> None:
+    async def _run(self, build: _Build, folder: Path | None, replace: bool) -> None:
         try:
             async with self._turn:
                 build.status = "building"
-                async for event in self._templates.build(folder, name=build.name, replace=replace):
+                async for event in self._templates.build(folder or build.name, name=build.name, replace=replace):
                     _take(build, event)
             if not build.is_over:
                 build.end("failed", "the build ended without a result")
@@ -157,7 +160,8 @@ class Builds:
             build.end("failed", "internal error; the daemon's log has more")
             raise
         finally:
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+            if folder is not None:
+                await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
             _log.info("template build", build_id=build.id, template=build.name, status=build.status)
 
 

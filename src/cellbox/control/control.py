@@ -6,7 +6,6 @@ import contextlib
 from types import TracebackType
 
 from cellbox.control.builds import Builds
-
 from cellbox.control.keys import Keys
 from cellbox.control.lock import exclusive
 from cellbox.control.sandboxes import Sandboxes

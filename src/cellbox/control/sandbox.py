@@ -44,6 +44,7 @@ class LiveSandbox:
         log: SandboxLog,
         store: Store,
         ttl_seconds: float,
+        max_ttl_seconds: float,
         boot_mode: str,
         boot_ms: float,
         engine: str,
@@ -67,6 +68,7 @@ class LiveSandbox:
         self._metadata = dict(request.metadata)
         self._persistent = request.persistent
         self._ttl_seconds = ttl_seconds
+        self._max_ttl_seconds = max_ttl_seconds
         self._started = time.monotonic()
         self._deadline = self._started + ttl_seconds
 
@@ -106,6 +108,8 @@ class LiveSandbox:
 
     async def update_lifecycle(self, body: UpdateLifecycle) -> Lifecycle:
         if body.ttl_seconds is not UNSET:
+            if body.ttl_seconds > self._max_ttl_seconds:
+                raise errors.InvalidRequestError(f"ttl_seconds exceeds tier maximum of {self._max_ttl_seconds:g}")
             self._ttl_seconds = body.ttl_seconds
             self._deadline = time.monotonic() + body.ttl_seconds
         if body.persistent is not UNSET:

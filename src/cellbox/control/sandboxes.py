@@ -52,6 +52,7 @@ class Sandboxes:
         self._starting: Counter[str] = Counter()
         self._killed: OrderedDict[str, str] = OrderedDict()
         self._enforced: dict[str, bool] = {}
+        self._baking: set[str] = set()
         self._engine_is_started = False
         self._engine_gate = asyncio.Lock()
         self.boots: Counter[str] = Counter()
@@ -123,6 +124,12 @@ class Sandboxes:
             raise
         await self._end(sandbox)
 
+    def _ttl_seconds(self, wanted: float | None) -> float:
+        limit = self._settings.max_ttl_seconds
+        if wanted is not None and wanted > limit:
+            raise errors.InvalidRequestError(f"ttl_seconds exceeds tier maximum of {limit:g}")
+        return wanted if wanted is not None else min(self._settings.default_ttl_seconds, limit)
+
     def _admit(self, owner: str) -> None:
         """Refuse before anything is made: clients may safely try again."""
         settings = self._settings
@@ -143,7 +150,7 @@ class Sandboxes:
             )
 
     async def _create(self, owner: str, request: CreateSandbox, template: Template, arrived: float) -> LiveSandbox:
-        ttl_seconds = request.ttl_seconds or self._settings.default_ttl_seconds
+        ttl_seconds = self._ttl_seconds(request.ttl_seconds)
         spec = _machine_spec(request, template)
         now = time.time()
         row = SandboxRow(
@@ -184,6 +191,7 @@ class Sandboxes:
             log=log,
             store=self._store,
             ttl_seconds=ttl_seconds,
+            max_ttl_seconds=self._settings.max_ttl_seconds,
             boot_mode=boot_mode,
             boot_ms=round((time.monotonic() - arrived) * 1000, 1),
             engine=self._engine.name,
@@ -197,7 +205,9 @@ class Sandboxes:
     async def _start(self, spec: MachineSpec, template: Template, log: SandboxLog) -> tuple[Machine, GuestLink, str]:
         """Restore the template's baked snapshot; boot when there is none that fits, or it can't be restored."""
         image = self._templates.baked_image(template)
-        if image is not None:
+        if image is None:
+            self._bake_later(template)
+        else:
             try:
                 machine = await self._engine.restore(spec, image)
                 return machine, self._link(machine, log), "snapshot"
@@ -218,6 +228,12 @@ class Sandboxes:
                 raise errors.GuestError(f"the guest did not come up: {log.text(tail=5)[:500]}") from None
             raise
         return machine, link, "cold"
+
+    def _bake_later(self, template: Template) -> None:
+        """Make the snapshot that is missing (a newer engine or Cellbox came), so that later creates have one."""
+        if template.digest not in self._baking:
+            self._baking.add(template.digest)
+            self._tasks.start(self._templates.bake(template), name=f"bake {template.name}")
 
     def _link(self, machine: Machine, log: SandboxLog) -> GuestLink:
         def on_fault(reason: str) -> None:

@@ -25,7 +25,9 @@ _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.01, 0.25
 _CROWD_SECONDS = 0.15
 """Between two looks at a crowd."""
 _LATE_SECONDS = 0.2
-"""So much too late we wake up only when others have the processor: 40 busy processes on two cores cost us half of it."""
+"""So much too late we wake up only when a crowd has the processor."""
+_SURGE = 12
+"""So many new processes between two looks are a fork bomb's beginning; a second later it would not let us look."""
 _TURNS = 20
 _CROWDED_SHARE, _ROOMY_SHARE = 0.8, 0.5
 """Of the task limit: from where on a sandbox is crowded, and until where. A bomb's numbers go up and down."""
@@ -60,6 +62,7 @@ class Watcher:
         self._tasks = 0
         self._own = 0
         self._free = 0
+        self._count = 0
         self._disk = -1
         self._crowded_since: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -83,19 +86,21 @@ class Watcher:
             pause = min(max(self._free / _GROWTH_BYTES_PER_SECOND, _SHORTEST_SECONDS), longest)
             due = time.monotonic() + pause
             await asyncio.sleep(pause)
-            is_late = time.monotonic() - due > _LATE_SECONDS
-            if is_late and not self._processes.is_crowd:
-                self._processes.count()
-            with self._processes.standstill() if is_late else nullcontext():
+            is_pressed = time.monotonic() - due > _LATE_SECONDS
+            if not (is_pressed and self._processes.is_crowd):
+                before = self._count
+                self._count = self._processes.count()
+                is_pressed = is_pressed or self._count - before >= _SURGE
+            with self._processes.standstill() if is_pressed else nullcontext():
                 if not await self._look():
                     return
                 # While they stand still the loop gets through what the host asked for, however many there are.
-                for _ in range(_TURNS if is_late else 0):
+                for _ in range(_TURNS if is_pressed else 0):
                     await asyncio.sleep(0)
 
     async def _look(self) -> bool:
         """Look once and enforce what is exceeded. False when nothing of the user's runs."""
-        count = self._processes.count()
+        count = self._count = self._processes.count()
         self._free = self._limit + self._own - self._used()
         if self._free < 0:
             await self._end_largest(-self._free)

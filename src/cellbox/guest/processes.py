@@ -235,7 +235,7 @@ class Processes:
         try:
             yield is_still
         finally:
-            if is_still:
+            for _ in range(_STOP_ROUNDS if is_still else 0):
                 send(-1, signal.SIGCONT)
 
     def is_alive(self, pid: int) -> bool:

@@ -17,7 +17,7 @@ import structlog
 from starlette.types import Send
 
 from cellbox import errors
-from cellbox.server.answers import RawHeaders, as_api_error, ascii_json_bytes, error_body, json_bytes
+from cellbox.server.answers import RawHeaders, TimedOutError, as_api_error, ascii_json_bytes, error_body, json_bytes
 from cellbox.server.call import Answer, Call
 
 _HEADERS: RawHeaders = [
@@ -75,7 +75,8 @@ class EventStream(Answer):
                         ended = True
                         break
         except Exception as error:
-            if not self._is_started:
+            # A time limit is an outcome of the work, not a refusal of it: it is told in the stream however early it comes.
+            if not self._is_started and not isinstance(error, TimedOutError):
                 raise
             await self._fail(send, error)
             return

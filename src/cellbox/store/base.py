@@ -10,15 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from cellbox.errors import APIError
-
-
-class StoreUnavailableError(APIError, code="store_unavailable", status=503):
-    """The daemon's database can't be read or written now: locked, read-only, damaged or of a newer version.
-
-    Running sandboxes go on. `StorageFullError` is raised instead when the disk is full.
-    """
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRow:

@@ -6,7 +6,7 @@ import sqlite3
 from importlib import resources
 from pathlib import Path
 
-from cellbox.store.base import StoreUnavailableError
+from cellbox.errors import StoreUnavailableError
 
 
 def load_migrations() -> list[str]:

@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from cellbox.errors import StorageFullError
-from cellbox.store.base import KeyRow, SandboxRow, StoreUnavailableError
+from cellbox.errors import StorageFullError, StoreUnavailableError
+from cellbox.store.base import KeyRow, SandboxRow
 from cellbox.store.migrate import migrate
 
 P = ParamSpec("P")

@@ -53,6 +53,10 @@ class Templates:
         """Return the checkpoint to restore, or None if the template must be booted (or `ensure`d first)."""
         return bake.baked_image(template, self._engine)
 
+    async def bake(self, template: Template) -> None:
+        """Make the checkpoint of a built template if none fits. Raises `TemplateBuildError`."""
+        await self._finish(template, lambda _: None, was_built=False, started=time.monotonic())
+
     def build(self, source: Path | str, *, name: str | None = None, replace: bool = True) -> AsyncIterator[BuildEvent]:
         """Build a recipe (its folder, or the name of a built-in one) and what it is based on.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cellbox.store.base import KeyRow, SandboxRow, Store, StoreUnavailableError
+from cellbox.errors import StoreUnavailableError
+from cellbox.store.base import KeyRow, SandboxRow, Store
 from cellbox.store.sqlite import SqliteStore
 
 OpenStore = Callable[[], Store]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cellbox.errors import StorageFullError
+from cellbox.errors import StorageFullError, StoreUnavailableError
 from cellbox.store import migrate as migrate_module
 from cellbox.store import sqlite as sqlite_module
-from cellbox.store.base import KeyRow, SandboxRow, StoreUnavailableError
+from cellbox.store.base import KeyRow, SandboxRow
 from cellbox.store.migrate import load_migrations, schema_version
 from cellbox.store.sqlite import SqliteStore
 

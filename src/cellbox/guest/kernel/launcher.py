@@ -129,6 +129,8 @@ class Launcher:
             )
             self._table.mark_zygote(child.pid)
             theirs.close()
+            os.close(end)  # so that the end of the zygote is the end of the connection
+            end = -1
             ours.setblocking(False)
             self._control = ours
             self._ready = loop.create_future()
@@ -149,7 +151,8 @@ class Launcher:
         finally:
             theirs.close()
             for fd in (log, null, end):
-                os.close(fd)
+                if fd >= 0:
+                    os.close(fd)
 
     def configure(self, *, root: str, entropy: str, env: Mapping[str, str], limits: list[list[int]]) -> None:
         """Say what every kernel forked from now on is to become."""

@@ -105,7 +105,6 @@ class Shell(InteractiveShell):
         super().__init__(
             config=config,
             profile_dir=_Profile(location="/nonexistent"),
-            ipython_dir="/nonexistent",
             displayhook_class=_DisplayHook,
             display_pub_class=_Publisher,
         )
@@ -222,6 +221,9 @@ class Shell(InteractiveShell):
         super().init_user_ns()
         for name in ("exit", "quit"):
             self.user_ns[name] = self.user_ns_hidden[name] = _leave
+
+    def init_ipython_dir(self, ipython_dir):
+        """None: IPython would make one, where nothing can be written yet."""
 
     def init_virtualenv(self):
         """The interpreter is the template's; the environment is not known yet."""

@@ -37,8 +37,9 @@ def main(channel_fd: int, archive: str) -> NoReturn:
     os.environ.setdefault("MPLCONFIGDIR", "/tmp/.matplotlib")
     try:
         shell = _prepare()
-    except ImportError as error:
-        _tell(control, {"problem": f"the template's Python {platform.python_version()} can't run cells: {error}"})
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        _tell(control, {"problem": f"the template's Python {platform.python_version()} can't run cells: {why}"[:2000]})
         os._exit(1)
     while archive in sys.path:
         sys.path.remove(archive)

@@ -61,6 +61,9 @@ async def build_template(call: Call[bytes]) -> TemplateBuild:
         fields = await _receive(call, folder)
         replace = fields.get("replace", "").lower() in ("1", "true")
         name = check_name(fields["name"]) if fields.get("name") else None
+        if name in builtin_names() and not any(folder.iterdir()):
+            await asyncio.to_thread(folder.rmdir)
+            return call.control.builds.start(None, name=name)
         await asyncio.to_thread(_complete, folder, fields)
         return call.control.builds.start(folder, name=name, replace=replace)
     except BaseException:
