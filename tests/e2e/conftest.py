@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,30 +37,27 @@ class Daemon:
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        address_file = self.data_dir / "address"
-        address_file.unlink(missing_ok=True)
-        log = (self.data_dir / "daemon.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cellbox.cli", "serve", "--listen", "127.0.0.1:0", "--data-dir", self.data_dir],
-            env={
-                **os.environ,
-                "CELLBOX_TEMPLATES_DIR": str(TEMPLATES_DIR),
-                "CELLBOX_BOOTSTRAP_KEY": self.admin_key,
-                "CELLBOX_ADDRESS_FILE": str(address_file),
-                "CELLBOX_LOG_FORMAT": "json",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        environment = {
+            **os.environ,
+            "CELLBOX_TEMPLATES_DIR": str(TEMPLATES_DIR),
+            "CELLBOX_BOOTSTRAP_KEY": self.admin_key,
+            "CELLBOX_LOG_FORMAT": "json",
+        }
+        with (self.data_dir / "daemon.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cellbox.cli", "serve", "--listen", "127.0.0.1:0", "--data-dir", self.data_dir],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the daemon ended at its start:\n{self.log()}"
-            with suppress(OSError):
-                self.url = address_file.read_text().strip()
-                with urllib.request.urlopen(f"{self.url}/healthz", timeout=1) as answer:
-                    if answer.status == 200:
-                        return
+            for line in (self.data_dir / "daemon.log").read_text().splitlines():
+                if '"event":"listening"' in line:
+                    self.url = json.loads(line)["address"]
+                    return
             time.sleep(0.02)
         raise AssertionError(f"the daemon did not come up:\n{self.log()}")
 
@@ -91,7 +88,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     yield running
     running.stop()
     assert traces_of(running) == []
-    assert '"level": "error"' not in running.log(), running.log()
+    assert '"level":"error"' not in running.log(), running.log()
 
 
 @pytest.fixture(scope="session")

@@ -49,6 +49,7 @@ class LiveSandbox:
         boot_ms: float,
         engine: str,
         enforced: dict[str, bool],
+        limitations: list[str],
     ) -> None:
         self.id = row.id
         self.owner = row.owner
@@ -64,7 +65,7 @@ class LiveSandbox:
         self._spec = spec
         self._store = store
         self._boot_mode, self._boot_ms = boot_mode, boot_ms
-        self._engine, self._enforced = engine, enforced
+        self._engine, self._enforced, self._limitations = engine, enforced, limitations
         self._metadata = dict(request.metadata)
         self._persistent = request.persistent
         self._ttl_seconds = ttl_seconds
@@ -95,6 +96,7 @@ class LiveSandbox:
             boot_mode=self._boot_mode,
             engine=self._engine,
             enforced=self._enforced,
+            limitations=self._limitations,
             failure=self.failure,
         )
 

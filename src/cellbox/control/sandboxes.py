@@ -75,7 +75,12 @@ class Sandboxes:
         async with self._engine_gate:
             if self._engine_is_started:
                 return
-            await self._engine.start()
+            try:
+                await self._engine.start()
+            except errors.EngineUnavailableError as error:
+                raise errors.EngineUnavailableError(
+                    error.message, detail=error.detail or "`cellbox doctor` on that host says what to do"
+                ) from error
             swept = await self._engine.sweep()
             for row in await self._store.list_sandboxes():
                 await self._store.delete_sandbox(row.id)
@@ -181,8 +186,6 @@ class Sandboxes:
         except BaseException:
             await asyncio.shield(self._undo(row.id, saving, machine, guest))
             raise
-        for problem in configured.problems:
-            log.say(problem)
         sandbox = LiveSandbox(
             row=row,
             request=request,
@@ -196,6 +199,7 @@ class Sandboxes:
             boot_ms=round((time.monotonic() - arrived) * 1000, 1),
             engine=self._engine.name,
             enforced=self._enforced,
+            limitations=configured.problems,
         )
         self._live[sandbox.id] = sandbox
         self.boots[boot_mode] += 1

@@ -11,13 +11,11 @@ import fcntl
 import os
 import secrets
 import signal
-import struct
-import termios
 import time
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from cellbox.guest import accounts, processes, system
+from cellbox.guest import accounts, pipes, processes, system
 from cellbox.guest.channel import Handler, Refusal, Stream
 from cellbox.wire.frames import DataChannel
 from cellbox.wire.messages import Exec, Exited, Request
@@ -27,7 +25,6 @@ Reason = Literal["exited", "timeout", "idle_timeout", "cancelled", "out_of_memor
 _GRACE_SECONDS = 0.2
 """Between SIGTERM and SIGKILL."""
 _POLL_SECONDS = 0.01
-_READ_BYTES = 64 * 1024
 _MAX_ARGUMENT_BYTES = 100 * 1024
 """A single argument may have 128 KiB (MAX_ARG_STRLEN). Longer commands are read from a file."""
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh")
@@ -112,7 +109,7 @@ class Commands:
         """Start shell text in the background. Returns it with the reading ends of its output, non-blocking."""
         env = environment(self._base, accounts.ROOT, {})
         command = self._spawn(Exec(command=text), accounts.ROOT, env, "")
-        return command.child, *command.pipes[1:]
+        return command.child, *command.ends[1:]
 
     def _spawn(self, request: Exec, account: accounts.Account, env: dict[str, str], token: str) -> _Command:
         if not self._shell:
@@ -156,8 +153,8 @@ class Commands:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-        pipes = _Pipes(feed, *ours[-2:])
-        return _Command(self._processes, child, pipes, f"{processes.MARKER}={token}".encode() if token else b"")
+        ends = _Pipes(feed, *ours[-2:])
+        return _Command(self._processes, child, ends, f"{processes.MARKER}={token}".encode() if token else b"")
 
 
 class _Pipes(NamedTuple):
@@ -171,9 +168,9 @@ class _Pipes(NamedTuple):
 class _Command:
     """One command in progress."""
 
-    def __init__(self, table: processes.Processes, child: processes.Child, pipes: _Pipes, marker: bytes) -> None:
+    def __init__(self, table: processes.Processes, child: processes.Child, ends: _Pipes, marker: bytes) -> None:
         self.child = child
-        self.pipes = pipes
+        self.ends = ends
         self.marker = marker
         self._processes = table
         self._reason: Reason = "exited"
@@ -192,13 +189,13 @@ class _Command:
         stream.on_cancel(lambda: self.end("cancelled"))
         timeout = request.timeout_seconds
         timer = None if timeout is None else loop.call_later(max(timeout, 0), self.end, "timeout")
-        idle = _Idle(request.idle_timeout_seconds, lambda: self.end("idle_timeout"))
+        idle = pipes.Idle(request.idle_timeout_seconds, lambda: self.end("idle_timeout"))
         outputs = [
-            _Output(self.pipes.stdout, DataChannel.STDOUT, stream, idle),
-            _Output(self.pipes.stderr, DataChannel.STDERR, stream, idle),
+            pipes.Output(self.ends.stdout, DataChannel.STDOUT, stream, idle),
+            pipes.Output(self.ends.stderr, DataChannel.STDERR, stream, idle),
         ]
         tasks = [loop.create_task(output.carry()) for output in outputs]
-        feeding = _start_feeding(stream, self.pipes.stdin) if request.has_stdin else None
+        feeding = pipes.start_feeding(stream, self.ends.stdin) if request.has_stdin else None
         try:
             status = await self.child.status
             idle.stop()
@@ -245,125 +242,6 @@ class _Command:
         if not processes.group_is_alive(leader):
             return 0
         return sum(process.group == leader for process in self._processes.snapshot().values())
-
-
-class _Idle:
-    """Calls back when nothing was printed for a while. Rearmed at most once per period, not per output."""
-
-    def __init__(self, seconds: float | None, callback: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._callback = callback
-        self._last = time.monotonic()
-        self._timer: asyncio.TimerHandle | None = None
-        if seconds is not None:
-            self._arm(seconds)
-
-    def touch(self) -> None:
-        self._last = time.monotonic()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm(self, delay: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(max(delay, 0), self._check)
-
-    def _check(self) -> None:
-        assert self._seconds is not None
-        left = self._last + self._seconds - time.monotonic()
-        if left > 0:
-            self._arm(left)
-        else:
-            self._callback()
-
-
-class _Output:
-    """Carries one pipe to the stream, and reads no more than it can send: so a full pipe holds back the writer."""
-
-    def __init__(self, descriptor: int, channel: DataChannel, stream: Stream, idle: _Idle) -> None:
-        self.descriptor = descriptor
-        self._channel = channel
-        self._stream = stream
-        self._idle = idle
-        self._left: int | None = None
-        self._wake: asyncio.Future[None] | None = None
-
-    def finish(self) -> None:
-        """Send what is in the pipe now and no more, since a background child may write for ever."""
-        self._left = _bytes_waiting(self.descriptor)
-        self._resume()
-
-    async def carry(self) -> None:
-        while self._left is None or self._left > 0:
-            size = _READ_BYTES if self._left is None else min(self._left, _READ_BYTES)
-            try:
-                data = os.read(self.descriptor, size)
-            except BlockingIOError:
-                if self._left is not None:
-                    return
-                await self._wait()
-                continue
-            if not data:
-                return
-            if self._left is not None:
-                self._left -= len(data)
-            self._idle.touch()
-            await self._stream.send(data, self._channel)
-
-    async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._wake = loop.create_future()
-        loop.add_reader(self.descriptor, self._resume)
-        try:
-            await self._wake
-        finally:
-            loop.remove_reader(self.descriptor)
-            self._wake = None
-
-    def _resume(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-
-def _start_feeding(stream: Stream, descriptor: int) -> asyncio.Task[None]:
-    """Carry input to the command; close the pipe when the input ends, or is cancelled, or nobody reads it any more."""
-
-    async def feed() -> None:
-        try:
-            while data := await stream.receive():
-                await _write(descriptor, data)
-        except (BrokenPipeError, ConnectionAbortedError):
-            pass
-
-    task = asyncio.get_running_loop().create_task(feed())
-    # A callback, because a task that is cancelled before its first step never reaches a `finally`.
-    task.add_done_callback(lambda _: os.close(descriptor))
-    return task
-
-
-async def _write(descriptor: int, data: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            writable: asyncio.Future[None] = loop.create_future()
-            loop.add_writer(descriptor, _set, writable)
-            try:
-                await writable
-            finally:
-                loop.remove_writer(descriptor)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _bytes_waiting(descriptor: int) -> int:
-    return struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))[0]
 
 
 def _script(text: bytes) -> int:

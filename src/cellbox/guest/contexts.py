@@ -1,8 +1,8 @@
 """Code contexts: who may run cells in which kernel, and in what order.
 
-Cells of one context run one after another in the order of arrival. A kernel that had to be killed, or that died, is replaced
-under the same context id, and the cells that wait run in the new one. What background work prints between two cells
-comes with the next one (up to 64 KiB, the rest is counted).
+Cells of one context run one after another in the order of arrival. A kernel that had to be killed, or that died, is
+replaced under the same context id, and the cells that wait run in the new one. What background work prints between two
+cells comes with the next one (up to 64 KiB, the rest is counted).
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ class Contexts:
         if launcher is None:
             return
         launcher.configure(root=root, entropy=request.entropy, env=environment, limits=limits)
-        self._spare = asyncio.get_running_loop().create_task(launcher.fork())
-        await asyncio.wait([self._spare])
+        self._fork_spare()
+        if self._spare is not None:
+            await asyncio.wait([self._spare])
 
     def activity(self) -> tuple[int, int]:
         """Return (cells in progress or waiting, kernels that have threads of their own between cells)."""
@@ -134,11 +135,10 @@ class Contexts:
         """End every kernel and the zygote."""
         for context in list(self._contexts.values()):
             await self._end(context)
-        if self._spare is not None:
-            kernel = await self._spare
-            self._spare = None
-            await kernel.kill()
-            kernel.link.close()
+        spare = await self._take_spare()
+        if spare is not None:
+            await spare.kill()
+            spare.link.close()
         for launcher in self._launchers.values():
             launcher.close()
 
@@ -191,6 +191,7 @@ class Contexts:
             context.running = None
             if execution.is_dead:
                 await self._discard(context)
+                self._fork_spare()
         context.threads = done.background_threads
         return done
 
@@ -245,7 +246,10 @@ class Contexts:
             return context.kernel
         launcher = self._launcher(context.language)
         try:
-            kernel = await self._take_spare() or await launcher.fork()
+            kernel = await self._take_spare()
+            if kernel is None:
+                kernel = await launcher.fork()
+                self._fork_spare()  # who needed a second kernel is likely to need a third
             answer: dict[str, Any] = await kernel.ask(op="adopt", cwd=context.cwd, env=context.env)
         except KernelError as error:
             raise Refusal("internal", str(error)) from None
@@ -256,6 +260,12 @@ class Contexts:
         kernel.link.become_idle()
         context.kernel = kernel
         return kernel
+
+    def _fork_spare(self) -> None:
+        """Fork a kernel ahead of need: a fork takes up to 100 ms under gVisor."""
+        launcher = self._launchers.get(PYTHON)
+        if launcher is not None and self._spare is None:
+            self._spare = asyncio.get_running_loop().create_task(launcher.fork())
 
     async def _take_spare(self) -> Kernel | None:
         spare, self._spare = self._spare, None

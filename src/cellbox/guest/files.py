@@ -21,6 +21,7 @@ from cellbox.wire.messages import (
     Done,
     Entries,
     FileInfo,
+    FileOpened,
     FileRead,
     FileWritten,
     ListDirectory,
@@ -74,14 +75,15 @@ async def read(stream: Stream, request: ReadFile) -> FileRead:
         with refusing(path):
             if request.offset:
                 os.lseek(descriptor, request.offset, os.SEEK_SET)
-            while left and not stream.cancelled.is_set():
-                data = os.read(descriptor, min(left, _CHUNK_BYTES))
-                if not data:
-                    break
+            data = os.read(descriptor, min(left, _CHUNK_BYTES))
+            # A file in /proc says that it is empty and is not; only its end will tell how long it was.
+            await stream.emit(FileOpened(size=size, length=-1 if data and not size else left if size else 0))
+            while data and not stream.cancelled.is_set():
                 left -= len(data)
                 sent += len(data)
                 await stream.send(data)
                 await asyncio.sleep(0)
+                data = os.read(descriptor, min(left, _CHUNK_BYTES))
     finally:
         os.close(descriptor)
     if stream.cancelled.is_set():

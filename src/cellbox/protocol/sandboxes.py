@@ -82,6 +82,8 @@ class SandboxInfo(Value):
     template_digest: str = ""
     enforced: dict[str, bool] = {}
     """Which limits this host really enforces for this sandbox: memory, cpu, tasks, disk."""
+    limitations: list[str] = []
+    """What could not be enforced in this sandbox, in words."""
     network: str = "none"
     from_snapshot: str | None = None
     failure: str = ""

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ISC004 - cells read best on one line
 """Cells as people and models write them, and what must come of each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - cells read best on one line
 """Stopping cells, dying kernels, queues and limits: a context is never wedged, and the caller is told what happened."""
 
 from __future__ import annotations

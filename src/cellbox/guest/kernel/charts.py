@@ -6,6 +6,7 @@ anything that goes wrong, is an empty string: the picture never depends on it.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from cellbox.guest.kernel import limits
@@ -105,8 +106,7 @@ def _bars(axes: Any) -> list[dict[str, Any]]:
             points.append((names.get(round(middle, 6), middle), value))
             edges.append((start, start + extent))
         touching = len(edges) > 1 and all(
-            abs(left[1] - right[0]) <= 1e-6 * max(abs(left[1] - left[0]), 1e-12)
-            for left, right in zip(edges, edges[1:], strict=False)
+            abs(left[1] - right[0]) <= 1e-6 * max(abs(left[1] - left[0]), 1e-12) for left, right in pairwise(edges)
         )
         is_histogram = touching and not any(isinstance(point[0], str) for point in points)
         series.append({"label": _label(container), "points": _points(points), "is_histogram": is_histogram})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from typing import Any, Literal
@@ -73,10 +74,8 @@ class Execution:
     async def _pump(self, document: bytes) -> dict[str, Any] | None:
         """Pass output on until the answer. None when the kernel is gone, or has answered nonsense."""
         link = self._kernel.link
-        try:
+        with contextlib.suppress(OSError):  # it has died since the last cell; what it said may still be read
             await link.request(document)
-        except OSError:
-            pass  # it has died since the last cell; what it said may still be read
         while (item := await link.next()) is not None:
             if item.kind == Kind.DATA:
                 await self._stream.send(bytes(item.payload), item.channel)

@@ -111,11 +111,11 @@ class Figures:
                         warnings.simplefilter("ignore")
                     return _print(figure, kind, dpi, options)
             except Warning as warning:
-                print(f"{type(warning).__name__}: {warning}", file=sys.stderr)
+                sys.stderr.write(f"{type(warning).__name__}: {warning}\n")
                 failure = warning
             except Exception as error:
                 failure = error
-        print(f"This figure could not be drawn:\n{errors.describe(failure)['traceback']}", file=sys.stderr)
+        sys.stderr.write(f"This figure could not be drawn:\n{errors.describe(failure)['traceback']}")
         return None
 
     def _set_up(self) -> None:
@@ -168,6 +168,6 @@ def _holds_artist(value: Any, depth: int) -> bool:
         return any(_holds_artist(item, depth + 1) for item in list(value.values())[:_LOOK_INTO])
     if isinstance(value, (list, tuple)):
         return any(_holds_artist(item, depth + 1) for item in value[:_LOOK_INTO])
-    if getattr(value, "dtype", None) == object and hasattr(value, "tolist"):  # an array or Series of Axes
+    if str(getattr(value, "dtype", "")) == "object" and hasattr(value, "tolist"):  # an array or Series of Axes
         return any(_holds_artist(item, depth + 1) for item in list(getattr(value, "flat", value))[:_LOOK_INTO])
     return False

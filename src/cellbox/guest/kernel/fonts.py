@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001 - matplotlib has no public way to extend its choice of fonts
 """Glyphs for every script: each matplotlib text falls back, behind its own font, on the fonts that are installed."""
 
 from __future__ import annotations

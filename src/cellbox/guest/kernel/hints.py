@@ -44,8 +44,8 @@ def for_error(error: BaseException) -> str:
         root = error.name.partition(".")[0]
         package = _PIP_NAMES.get(root, root)
         return (
-            f"Install it with `%pip install {package}` in a cell of its own, then import it again; if pip can't reach a "
-            f"package index, this sandbox has no network and the module must come with its template."
+            f"Install it with `%pip install {package}` in a cell of its own, then import it again; if pip can't reach "
+            f"a package index, this sandbox has no network and the module must come with its template."
         )
     if isinstance(error, (StdinNotAvailableError, bdb.BdbQuit)):
         return NO_STDIN

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - signatures of importlib
 """Runs a callback when a module has been imported, so that optional libraries are set up only when they are used."""
 
 from __future__ import annotations

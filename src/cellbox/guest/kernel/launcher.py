@@ -81,10 +81,6 @@ class Kernel:
             await self._table.kill_members(self.pid, b"")
         self.link.finish()
 
-    def has_children(self) -> bool:
-        """Tell whether processes that cells started still run."""
-        return bool(self._table.file(f"{self.pid}/task/{self.pid}/children").strip())
-
     def _started_by_cell(self) -> list[int]:
         table = self._table.snapshot()
         found = {self.pid}

@@ -35,13 +35,14 @@ class Item(NamedTuple):
 
 
 class _Pipe:
-    __slots__ = ("buffer", "channel", "fd", "is_held")
+    __slots__ = ("buffer", "channel", "fd", "is_blocked", "is_held")
 
     def __init__(self, fd: int, channel: DataChannel) -> None:
         self.fd = fd
         self.channel = channel
         self.buffer = bytearray()
         self.is_held = False  # a mark was read whose packet has not come yet
+        self.is_blocked = False  # and more came after the mark, which stays in the pipe meanwhile
 
 
 class Link:
@@ -148,8 +149,11 @@ class Link:
         self._update_readers()
 
     def _on_pipe(self, pipe: _Pipe) -> None:
-        self._read_pipe(pipe)
-        self._deliver(pipe)
+        if pipe.is_held:
+            pipe.is_blocked = True
+        else:
+            self._read_pipe(pipe)
+            self._deliver(pipe)
         self._update_readers()
 
     def _read_packet(self) -> bool:
@@ -212,7 +216,7 @@ class Link:
             del pipe.buffer[:keep]
             if not self._read_pipe(pipe):
                 break
-        pipe.is_held = False
+        pipe.is_held = pipe.is_blocked = False
         self._received = max(self._received, number - 1)
         self._deliver_later(pipe)
 
@@ -286,7 +290,7 @@ class Link:
         if not self.is_closed and not self._is_full:
             wanted[self._channel.fileno()] = (self._on_channel,)
             for pipe in self._pipes:
-                if pipe.fd >= 0 and not pipe.is_held:
+                if pipe.fd >= 0 and not pipe.is_blocked:
                     wanted[pipe.fd] = (self._on_pipe, pipe)
         for fd in self._reading - wanted.keys():
             self._stop_reading(fd)

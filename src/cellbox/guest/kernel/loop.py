@@ -1,7 +1,7 @@
 """asyncio in cells: top-level `await` and `asyncio.run()` both work, in one cell too.
 
-A cell without a top-level `await` runs with no loop running, as a script does. One with it runs inside a loop that lives as
-long as the kernel, so that tasks go on in the next such cell.
+A cell without a top-level `await` runs with no loop running, as a script does. One with it runs inside a loop that
+lives as long as the kernel, so that tasks go on in the next such cell.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CellLoop:
             raise
 
     def _run_anywhere(self, main: Any, **options: Any) -> Any:
-        """`asyncio.run`, and where a loop is already running (a library called from a cell that awaits), in a thread."""
+        """`asyncio.run`; in a thread where a loop is running already (a library called from a cell that awaits)."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

@@ -1,12 +1,13 @@
-"""plotly: a figure is one display with its JSON, a small HTML page and, where kaleido works, a PNG drawn without network.
+"""plotly: a figure is one display with its JSON, small HTML and, where kaleido works, a PNG that needs no network.
 
-The page does not carry the library (4 MB): it uses the `Plotly` that a front end has loaded, or else fetches the same version
-from plotly's CDN, and says so where it can't. kaleido runs for the rest of the cell and under a deadline; when it fails,
-this kernel does not try again.
+The page does not carry the library (4 MB): it uses the `Plotly` that a front end has loaded, or else fetches the same
+version from plotly's CDN, and says so where it can't. kaleido runs for the rest of the cell and under a deadline; when
+it fails, this kernel does not try again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -165,10 +166,8 @@ class _Kaleido:
         return str(self._answer(time.monotonic() + _DEADLINE_SECONDS)["result"])
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         for stream in (self._process.stdin, self._process.stdout):
             try:
                 stream.close()

@@ -1,6 +1,6 @@
 """What PID 1, the zygote and a kernel say to one another.
 
-A kernel has three ways out to PID 1: a packet socket for frames, and the pipes behind its file descriptors 1 and 2, into
+A kernel has three ways out to PID 1: a packet socket for frames, and the pipes behind its descriptors 1 and 2, into
 which anything may write (C code, subprocesses, forked children). Order between them is kept by *marks*: before the
 kernel sends packet n it writes a mark with n into both pipes, so whatever lies before the mark was written before the
 packet. A packet is a number and whole `cellbox.wire` frames; packets are atomic, so an exception in the midst of a send

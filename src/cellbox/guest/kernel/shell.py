@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - signatures of IPython
 """IPython's shell, made to live in a kernel: built once in the zygote, connected to a way out in each kernel.
 
 It runs cells, and reports their values, displays and errors to us instead of printing them.
@@ -250,7 +251,7 @@ def _exit_code(error: SystemExit) -> int:
         return 0
     if isinstance(error.code, int):
         return int(error.code)
-    print(error.code, file=sys.stderr)
+    sys.stderr.write(f"{error.code}\n")
     return 1
 
 

@@ -1,7 +1,7 @@
 """A kernel's way out: text, displays and answers in one order, through one `Outbox`.
 
-Output shows as it is written: a line goes out at once while lines are few, and in pieces of 64 KiB or every 20 ms when they
-come in a burst. A forked child has no way out of its own: it writes straight to its file descriptors 1 and 2.
+Output shows as it is written: a line goes out at once while lines are few, and in pieces of 64 KiB or every 20 ms when
+they come in a burst. A forked child has no way out of its own: it writes straight to its file descriptors 1 and 2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The zygote: imports what kernels need, is baked into the template's checkpoint, and forks kernels on request.
 
-It has one thread and never runs anything of the user's. PID 1 asks over a packet socket with three descriptors (the kernel's
-channel and its two pipes); the zygote answers with the pid, and reports every end.
+It has one thread and never runs anything of the user's. PID 1 asks over a packet socket with three descriptors (the
+kernel's channel and its two pipes); the zygote answers with the pid, and reports every end.
 """
 
 from __future__ import annotations
