@@ -14,7 +14,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-TEMPLATES ?= base code-interpreter node
+# The largest first: its downloads then run while `base` is bootstrapped.
+TEMPLATES ?= code-interpreter node base
 PYTEST_ARGS ?=
 
 # Checked against what is on the machine: command, then the Debian package that has it.

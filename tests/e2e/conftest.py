@@ -30,6 +30,8 @@ class Daemon:
     """A daemon in a process of its own."""
 
     data_dir: Path
+    canary: str = field(default_factory=lambda: secrets.token_hex(16))
+    """A secret in the daemon's environment that must never be seen in a sandbox."""
     admin_key: str = field(default_factory=lambda: f"pds_{secrets.token_hex(20)}")
     url: str = ""
     process: subprocess.Popen[bytes] | None = None
@@ -42,6 +44,7 @@ class Daemon:
             "CELLBOX_TEMPLATES_DIR": str(TEMPLATES_DIR),
             "CELLBOX_BOOTSTRAP_KEY": self.admin_key,
             "CELLBOX_LOG_FORMAT": "json",
+            "CANARY": self.canary,
         }
         with (self.data_dir / "daemon.log").open("wb") as log:
             self.process = subprocess.Popen(

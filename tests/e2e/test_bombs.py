@@ -12,6 +12,8 @@ import pytest
 import cellbox
 from cellbox import errors
 
+from .conftest import Daemon
+
 NewSandbox = Callable[..., cellbox.Sandbox]
 
 
@@ -115,7 +117,7 @@ def test_an_output_flood_is_cut_and_says_so(new_sandbox: NewSandbox) -> None:
     assert f"{result.stdout_dropped_bytes} bytes cut" in result.stdout
 
 
-def test_no_host_file_or_network_is_reachable(new_sandbox: NewSandbox) -> None:
+def test_no_host_file_or_network_is_reachable(new_sandbox: NewSandbox, daemon: Daemon) -> None:
     box = new_sandbox(template="base")
     assert box.exec("cat /proc/mounts | grep -v -E ' (/|/dev.*|/proc.*|/sys.*|/tmp) ' | grep -v cellbox").stdout == ""
     devices = set(box.exec("ls /dev").stdout.split())
@@ -123,9 +125,9 @@ def test_no_host_file_or_network_is_reachable(new_sandbox: NewSandbox) -> None:
         "fd", "full", "fuse", "net", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",
         "urandom", "zero",
     }  # fmt: skip
-    assert "cellbox" not in box.exec("env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'").stdout.lower().replace(
-        "/.cellbox", ""
-    )
+    seen = box.exec("env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; hostname; mount").stdout
+    assert daemon.canary not in seen
+    assert str(daemon.data_dir) not in seen
     attempt = box.exec("timeout 5 python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 3)'")
     assert "unreachable" in attempt.stderr.lower()
     assert (

@@ -103,11 +103,16 @@ class Contexts:
         launcher = Launcher(self._table)
         self.python, self.problem = await launcher.start(program, environment)
         if self.python:
-            self._launchers[PYTHON] = launcher
+            try:
+                await launcher.prepare()
+            except KernelError as error:
+                self.python, self.problem = "", str(error)
+            else:
+                self._launchers[PYTHON] = launcher
         return self.python, self.problem
 
     async def configure(self, request: Configure, environment: Mapping[str, str], root: str = system.USER_ROOT) -> None:
-        """Make the kernels to come this sandbox's own, and fork the first one ahead of its context."""
+        """Make the kernels to come this sandbox's own, and have the first one ready for its context."""
         limits = [[kind, *resource.getrlimit(kind)] for kind in _LIMITS]
         launcher = self._launchers.get(PYTHON)
         if launcher is None:

@@ -24,7 +24,7 @@ from cellbox.guest.processes import Processes
 from cellbox.wire import flow, frames, messages
 from cellbox.wire.frames import DataChannel, Kind
 
-_PYTHONS = (os.environ.get("CELLBOX_KERNEL_PYTHON", ""), "/tmp/kernel-work/venv/bin/python", sys.executable)
+_PYTHONS = (os.environ.get("CELLBOX_KERNEL_PYTHON", ""), sys.executable)
 
 
 @dataclass

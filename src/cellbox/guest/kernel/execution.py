@@ -18,6 +18,8 @@ Reason = Literal["timeout", "cancelled", "interrupt", "restart"]
 _GRACE_SECONDS = 1.0
 """How long each step of an interrupt may take. Two steps, so a cell ends at most this twice after its deadline."""
 _DEATH_SECONDS = 0.1  # between a kernel hanging up and the news of how it ended
+_NEWS_SECONDS = 0.5
+"""For the zygote to report an end that has surely come. It never does when a user's process killed the zygote."""
 _SENTENCES: dict[str, str] = {
     "timeout": "The cell was stopped at its time limit of {limit:g} s",
     "cancelled": "The cell was stopped because its caller gave it up",
@@ -155,6 +157,8 @@ class Execution:
     async def _obituary(self, step: str) -> CellDone:
         """Say how a kernel ended that gave no answer."""
         await self._kernel.kill()
+        if not self._kernel.ended.done():
+            await asyncio.wait([self._kernel.ended], timeout=_NEWS_SECONDS)
         lost = "the kernel was replaced, so variables and imports are gone."
         if step == "killed":
             did = (

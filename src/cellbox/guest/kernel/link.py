@@ -51,7 +51,7 @@ class Link:
     def __init__(self, channel: socket.socket, pipes: tuple[int, int], token: bytes) -> None:
         self._channel = channel
         self._pipes = tuple(map(_Pipe, pipes, (DataChannel.STDOUT, DataChannel.STDERR)))
-        self._token = token
+        self.token = token
         self._received = 0
         self._assembler = frames.MessageAssembler()
         self._items: deque[Item] = deque()
@@ -203,7 +203,7 @@ class Link:
     def _advance(self, pipe: _Pipe, number: int) -> None:
         """Deliver what the pipe holds from before packet `number`."""
         while True:
-            found = protocol.read_mark(pipe.buffer, self._token)
+            found = protocol.read_mark(pipe.buffer, self.token)
             if found is not None and found[2] >= 0:
                 begin, end, marked = found
                 self._push(Kind.DATA, bytes(pipe.buffer[:begin]), pipe.channel)
@@ -228,7 +228,7 @@ class Link:
     def _deliver(self, pipe: _Pipe, *, is_last: bool = False) -> None:
         """Deliver what the pipe holds, up to a mark whose packet is still to come."""
         while pipe.buffer:
-            found = protocol.read_mark(pipe.buffer, self._token)
+            found = protocol.read_mark(pipe.buffer, self.token)
             keep = found[0] if found is not None else len(pipe.buffer)
             self._push(Kind.DATA, bytes(pipe.buffer[:keep]), pipe.channel)
             del pipe.buffer[:keep]
