@@ -190,18 +190,23 @@ class Launcher:
             theirs.close()
             os.close(out_end)
             os.close(err_end)
-        return Kernel(self._table, link, pid, self._ended[pid])
+        kernel = Kernel(self._table, link, pid, self._ended[pid])
+        await self._ask(kernel, op="connect", token=token.hex())
+        return kernel
 
     async def _make_ready(self, kernel: Kernel) -> Kernel:
         """Make a forked kernel this sandbox's own."""
+        await self._ask(kernel, op="boot", **self._boot)
         link = kernel.link
-        answer = await kernel.ask(op="boot", token=link.token.hex(), **self._boot)
-        if answer.get("type") != "ready":
-            raise KernelError(str(answer))
         if link.peer_pid > 0:
             kernel.pid = link.peer_pid  # the zygote reports pids of its own namespace
         link.become_idle()
         return kernel
+
+    async def _ask(self, kernel: Kernel, **request: Any) -> None:
+        answer = await kernel.ask(**request)
+        if answer.get("type") != "ready":
+            raise KernelError(str(answer))
 
     def close(self) -> None:
         """Hang up; the zygote ends by itself."""

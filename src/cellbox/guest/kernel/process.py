@@ -57,20 +57,8 @@ class Kernel:
             except (KeyboardInterrupt, CellInterrupt):
                 continue  # a signal that came too late for its cell
 
-    def _boot(
-        self, root: str, token: str, entropy: str, env: dict[str, str], limits: list[list[int]]
-    ) -> dict[str, Any]:
-        """Turn the copy of the zygote into this sandbox's. Nothing of the user's ran before."""
-        if root and os.path.isdir(root):  # not there when the guest runs in place
-            os.chroot(root)
-        os.chdir("/")
-        for kind, soft, hard in limits:
-            resource.setrlimit(kind, (soft, hard))
-        os.environ.clear()
-        os.environ.update(env)
-        os.environ.setdefault("MPLBACKEND", "agg")
-        time.tzset()
-        _reseed(entropy)
+    def _connect(self, token: str) -> dict[str, Any]:
+        """Do everything that is the same in every sandbox, so that the checkpoint has it done."""
         pipes = tuple(fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _PRIVATE_FD) for pipe in (1, 2))
         self._outbox = Outbox(self._channel, pipes, bytes.fromhex(token))
         self._streams = (CellStream(self._outbox, DataChannel.STDOUT), CellStream(self._outbox, DataChannel.STDERR))
@@ -86,6 +74,21 @@ class Kernel:
         warnings.filterwarnings("ignore", message="To exit: use")
         self._flush_before_children()
         self._shell.connect(self._outbox)
+        self._shell.warm_up()
+        return {"type": "ready"}
+
+    def _boot(self, root: str, entropy: str, env: dict[str, str], limits: list[list[int]]) -> dict[str, Any]:
+        """Turn the copy of the zygote into this sandbox's. Nothing of the user's ran before."""
+        if root and os.path.isdir(root):  # not there when the guest runs in place
+            os.chroot(root)
+        os.chdir("/")
+        for kind, soft, hard in limits:
+            resource.setrlimit(kind, (soft, hard))
+        os.environ.clear()
+        os.environ.update(env)
+        os.environ.setdefault("MPLBACKEND", "agg")
+        time.tzset()
+        _reseed(entropy)
         return {"type": "ready"}
 
     def _adopt(self, cwd: str, env: dict[str, str]) -> dict[str, Any]:

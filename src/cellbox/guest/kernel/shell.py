@@ -128,6 +128,11 @@ class Shell(InteractiveShell):
         formatter.ipython_display_formatter.for_type_by_name("plotly.basedatatypes", "BaseFigure", _not_by_itself)
         self.set_hook("show_in_pager", self._page, 99)
 
+    def warm_up(self) -> None:
+        """Go once through what every cell goes through: the first real one is then as quick as the next."""
+        self.run_cell("0", store_history=False, silent=True)
+        self.display_formatter.format(0)
+
     def run(self, code: str) -> dict[str, Any]:
         """Run a cell and send all that comes of it. Returns the fields of its `CellDone`."""
         self._failure: BaseException | None = None
