@@ -14,7 +14,7 @@ from cellbox.control.contexts import Contexts
 from cellbox.control.files import Files
 from cellbox.control.guest import Guest
 from cellbox.control.logs import SandboxLog
-from cellbox.engines.base import EngineFault, MachineExit, MachineSpec
+from cellbox.engines.base import EngineFault, MachineSpec
 from cellbox.protocol.sandboxes import (
     CreateSandbox,
     Lifecycle,
@@ -149,13 +149,13 @@ class LiveSandbox:
         self.guest.end(errors.SandboxNotFoundError(f"sandbox {self.id} was killed"))
         self.log.close()
 
-    def fail(self, ending: MachineExit) -> None:
+    def fail(self, cause: str, detail: str) -> None:
         """Its machine ended without being asked to. The row stays, with the reason, until its TTL."""
         self.status = SandboxStatus.FAILED
-        self.failure = f"{ending.cause}: {ending.detail}"
+        self.failure = f"{cause}: {detail}"
         self.log.say(f"the sandbox has failed: {self.failure}")
         self.log.close()
-        self.guest.end(self.gone(ending.cause))
+        self.guest.end(self.gone(cause))
 
     def gone(self, cause: str = "") -> errors.APIError:
         """Return the error for a call that needs a running sandbox."""

@@ -53,6 +53,7 @@ class Sandboxes:
         self._killed: OrderedDict[str, str] = OrderedDict()
         self._enforced: dict[str, bool] = {}
         self._baking: set[str] = set()
+        self._broken: dict[str, str] = {}
         self._engine_is_started = False
         self._engine_gate = asyncio.Lock()
         self.boots: Counter[str] = Counter()
@@ -241,7 +242,7 @@ class Sandboxes:
 
     def _link(self, machine: Machine, log: SandboxLog) -> GuestLink:
         def on_fault(reason: str) -> None:
-            log.say(reason)
+            self._broken[machine.machine_id] = reason
             self._tasks.start(machine.kill(), name=f"kill {machine.machine_id}")
 
         return GuestLink(machine.channel, on_log=log.add, on_fault=on_fault)
@@ -259,9 +260,11 @@ class Sandboxes:
 
     async def _watch(self, sandbox: LiveSandbox) -> None:
         ending = await sandbox.guest.machine.wait()
+        broken = self._broken.pop(sandbox.id, None)
         if sandbox.status is SandboxStatus.RUNNING:
-            _log.warning("sandbox failed", sandbox_id=sandbox.id, cause=str(ending.cause), detail=ending.detail)
-            sandbox.fail(ending)
+            cause, detail = ("protocol_error", broken) if broken else (str(ending.cause), ending.detail)
+            _log.warning("sandbox failed", sandbox_id=sandbox.id, cause=cause, detail=detail)
+            sandbox.fail(cause, detail)
 
     async def _reap(self) -> None:
         while True:
