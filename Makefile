@@ -29,7 +29,9 @@ DATA_DIR = $${CELLBOX_DATA_DIR:-$$($(BIN)/python -c 'from cellbox.control.settin
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.installed $(VENV)/.system
+demo: $(VENV)/.demo-installed $(VENV)/.system
+	@echo "==> engine and template"
+	@$(BIN)/python tools/build_templates.py code-interpreter
 	@echo "==> the demo"
 	@$(BIN)/python examples/demo.py
 
@@ -63,6 +65,10 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	$(call install,requirements.lock)
+	@$(PIP) --no-build-isolation -e .
+
+$(VENV)/.demo-installed: $(VENV)/.installed requirements-demo.lock
+	$(call install,requirements-demo.lock)
 
 $(VENV)/.test-installed: $(VENV)/.installed requirements-test.lock
 	$(call install,requirements-test.lock)
@@ -70,10 +76,11 @@ $(VENV)/.test-installed: $(VENV)/.installed requirements-test.lock
 $(VENV)/.check-installed: $(VENV)/.installed requirements-check.lock
 	$(call install,requirements-check.lock)
 
+# A lock is complete, so pip need not look for dependencies.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 define install
 	@echo "==> Python packages of $(1)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: -r $(1)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PIP) --require-hashes --only-binary=:all: -r $(1)
 	@touch $@
 endef
 

@@ -21,43 +21,49 @@ from cellbox import CellboxError, Client, CodeContext, DaemonUnavailableError, E
 
 TEMPLATE = "code-interpreter"
 OUTPUT = Path(os.environ.get("CELLBOX_DEMO_OUTPUT", "demo-output"))
-SOURCE = "hourly temperatures in Seattle, 2010: NOAA data (public domain), from the vega_datasets package (MIT)"
+DATA = "seattle-weather.csv"
+SOURCE = "four years of weather in Seattle, day by day; NOAA (public domain), from the vega_datasets package"
 
 LOAD = """
 import pandas as pd
-df = pd.read_csv("/workspace/seattle-temps.csv", parse_dates=["date"])
-print(f"{len(df):,} rows from {df.date.min():%d %b %Y} to {df.date.max():%d %b %Y}, {df.temp.isna().sum()} missing")
+df = pd.read_csv("/workspace/seattle-weather.csv", parse_dates=["date"])
+print(f"{len(df):,} days from {df.date.min():%d %b %Y} to {df.date.max():%d %b %Y}, {df.isna().sum().sum()} values missing")
 """
 GROUP = """
-df["celsius"] = (df.temp - 32) * 5 / 9
-monthly = df.groupby(df.date.dt.month_name(), sort=False).celsius.agg(["min", "mean", "max"]).round(1)
+df["wet"] = df.precipitation > 0
+by_month = df.groupby(df.date.dt.month_name().str[:3], sort=False)
+monthly = by_month.agg(coldest=("temp_min", "min"), warmest=("temp_max", "max"), wet_days=("wet", "mean"))
+monthly["wet_days"] = (monthly.wet_days * 100).round().astype(int)
 monthly
 """
 PLOT = """
 import matplotlib.pyplot as plt
-fig, ax = plt.subplots(figsize=(9, 4.5))
-ax.fill_between(range(12), monthly["min"], monthly["max"], alpha=0.25, label="coldest to warmest hour")
-ax.plot(range(12), monthly["mean"], marker="o", label="mean")
-ax.set_xticks(range(12), [name[:3] for name in monthly.index])
-ax.set(title="Seattle 2010: temperature by month", ylabel="°C")
-ax.legend()
+fig, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, height_ratios=[2, 1])
+top.fill_between(monthly.index, by_month.temp_min.mean(), by_month.temp_max.mean(), alpha=0.3, label="mean low to mean high")
+top.plot(monthly.index, monthly.warmest, "^", label="warmest day")
+top.plot(monthly.index, monthly.coldest, "v", label="coldest night")
+top.set(title="Seattle, 2012 to 2015", ylabel="°C", ylim=(-15, 40))
+top.legend(loc="lower center", ncols=3)
+bottom.bar(monthly.index, monthly.wet_days)
+bottom.set(ylabel="wet days, %", ylim=(0, 100))
 plt.show()
 """
-MISTAKE = 'daily = df.set_index("date").temperature.resample("D").mean()'
+MISTAKE = "driest = df.rain.idxmin()"
 MENDED = """
-daily = df.set_index("date").celsius.resample("D").mean()
-by_hour = df.groupby(df.date.dt.hour).celsius.mean()
+wet = df.set_index("date").wet
+dry_spells = (~wet).groupby(wet.cumsum()).sum()
+longest = dry_spells.max()
+last_wet_day = wet[wet.cumsum() == dry_spells.idxmax()].index[0]
 answer = (
-    f"The warmest day was {daily.idxmax():%d %B} with a mean of {daily.max():.1f} °C, "
-    f"the coldest {daily.idxmin():%d %B} with {daily.min():.1f} °C. "
-    f"On average it is warmest at {by_hour.idxmax()}:00 and coldest at {by_hour.idxmin()}:00."
+    f"No: {wet.mean():.0%} of the days were wet, from {monthly.wet_days.max()}% in {monthly.wet_days.idxmax()} "
+    f"down to {monthly.wet_days.min()}% in {monthly.wet_days.idxmin()}. "
+    f"The longest dry spell had {longest} days, after {last_wet_day:%d %B %Y}."
 )
 answer
 """
 REPORT = """
 from pathlib import Path
-lines = ["# Temperatures in Seattle, 2010", "", answer, "", "| month | min | mean | max |", "|---|---|---|---|"]
-lines += [f"| {month} | {row['min']} | {row['mean']} | {row['max']} |" for month, row in monthly.iterrows()]
+lines = ["# Does it always rain in Seattle?", "", answer, "", monthly.to_markdown()]
 Path("/workspace/report.md").write_text("\\n".join(lines) + "\\n")
 """
 
@@ -72,8 +78,8 @@ def dataset() -> Path:
     """The file in the installed package, found without importing it."""
     spec = importlib.util.find_spec("vega_datasets")
     if spec is None or not spec.submodule_search_locations:
-        sys.exit("The demo's data comes with a package: pip install --no-deps vega_datasets")
-    return Path(spec.submodule_search_locations[0]) / "_data" / "seattle-temps.csv"
+        sys.exit("The demo's data comes with a package, which `make demo` installs: pip install -r requirements-demo.lock")
+    return Path(spec.submodule_search_locations[0]) / "_data" / DATA
 
 
 def visible(text: str) -> str:
@@ -142,14 +148,9 @@ def check_engine(client: Client) -> None:
 
 
 def build_template(client: Client) -> None:
-    if client.templates.get(TEMPLATE).is_built:
-        return
-    say(f"template {TEMPLATE}: building it, this once; a few minutes")
-    with tempfile.TemporaryDirectory() as folder:
-        # What a recipe is based on is built first, and that is all that is wanted here.
-        Path(folder, "recipe.toml").write_text(f'name = "demo-only"\nbase = "{TEMPLATE}"\n')
-        client.templates.build(folder, replace=True, on_line=lambda line: say(f"  {visible(line)}"))
-    client.templates.delete("demo-only")
+    if not client.templates.get(TEMPLATE).is_built:
+        say(f"template {TEMPLATE} is built now, this once; that takes minutes")
+        client.templates.ensure(TEMPLATE, on_line=lambda line: say(f"  {visible(line)}"))
 
 
 def run(context: CodeContext, title: str, code: str) -> Execution:
@@ -173,7 +174,7 @@ def main() -> None:
 
 
 def work(sandbox: Sandbox, data: Path, create_ms: float) -> None:
-    written = sandbox.filesystem.upload(data, "/workspace/seattle-temps.csv")
+    written = sandbox.filesystem.upload(data, f"/workspace/{DATA}")
     say(f"uploaded {written.bytes:,} bytes: {SOURCE}")
     context = sandbox.create_code_context()
 
@@ -186,7 +187,7 @@ def work(sandbox: Sandbox, data: Path, create_ms: float) -> None:
 
     cells.append(run(context, "plot", PLOT))
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    chart = next(result for result in cells[-1].results if result.png).save(OUTPUT / "temperatures.png")
+    chart = next(result for result in cells[-1].results if result.png).save(OUTPUT / "weather.png")
     say(f"  chart saved: {chart} ({chart.stat().st_size:,} bytes)")
 
     cells.append(run(context, "a mistake, as agents make them", MISTAKE))

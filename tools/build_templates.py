@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from cellbox.control.settings import default_data_dir
-from cellbox.engines.registry import install_engine, load_engine
+from cellbox.engines.registry import install_engine, load_engine, prepare_process
 from cellbox.errors import APIError
 from cellbox.templates.events import BuildDone, BuildEvent, StepDone, StepFailed, StepStarted
 from cellbox.templates.templates import Templates, builtin_names
@@ -62,6 +62,7 @@ def show(event: BuildEvent) -> None:
 
 if __name__ == "__main__":
     try:
+        prepare_process(os.environ.get("CELLBOX_ENGINE", "gvisor"))
         sys.exit(asyncio.run(main()))
     except APIError as error:
         sys.exit(f"error: {error}")

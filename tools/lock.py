@@ -15,7 +15,7 @@ import sys
 import tempfile
 import tomllib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,19 +37,27 @@ class Lock:
     requirements: tuple[str, ...]
     pythons: tuple[str, ...]
     kind: str
+    has_dependencies: bool = True
 
 
 def locks() -> dict[str, Lock]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     server = (*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["server"], *BUILD)
-    groups = project["dependency-groups"]
+    test, check, demo = (tuple(group(project, name)) for name in ("test", "check", "demo"))
     wanted = {
         "requirements": server,
-        "requirements-test": (*server, *groups["test"]),
-        "requirements-check": (*server, *groups["test"], *groups["check"]),
+        "requirements-demo": demo,
+        "requirements-test": (*server, *test),
+        "requirements-check": (*server, *test, *check),
     }
     found = {
-        name: Lock(path=ROOT / f"{name}.lock", requirements=tuple(listed), pythons=HOST_PYTHONS, kind="host")
+        name: Lock(
+            path=ROOT / f"{name}.lock",
+            requirements=listed,
+            pythons=HOST_PYTHONS,
+            kind="host",
+            has_dependencies=listed is not demo,
+        )
         for name, listed in wanted.items()
     }
     for source in sorted(RECIPES.glob("*/requirements.in")):
@@ -64,6 +72,15 @@ def locks() -> dict[str, Lock]:
     return found
 
 
+def group(project: dict[str, Any], name: str) -> Iterator[str]:
+    """The requirements of a dependency group and of those that it includes."""
+    for item in project["dependency-groups"][name]:
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from group(project, item["include-group"])
+
+
 def main() -> None:
     found = locks()
     for name in sys.argv[1:] or found:
@@ -74,9 +91,10 @@ def main() -> None:
 
 def write(name: str, lock: Lock) -> None:
     print(f"{name}: resolving {len(lock.requirements)} requirements", flush=True)
+    options = () if lock.has_dependencies else ("--no-deps",)
     pinned: dict[str, str] = {}
     for python in lock.pythons:  # a marker may ask for more on one Python than on another
-        for item in resolve(lock.requirements, python, MACHINES[0], lock.kind):
+        for item in resolve(lock.requirements, python, MACHINES[0], lock.kind, *options):
             package, version = normalize(item["metadata"]["name"]), item["metadata"]["version"]
             if pinned.setdefault(package, version) != version:
                 pinned[package] = min(pinned[package], version)

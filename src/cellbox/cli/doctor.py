@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from cellbox.cli.exits import Exit
 from cellbox.cli.output import print_json, say, size
 from cellbox.cli.terminal import escaped
 from cellbox.engines.base import Probe, Problem
-from cellbox.engines.registry import engine_names, install_engine, load_engine
-from cellbox.errors import CellboxError
+from cellbox.engines.registry import engine_names, install_engine, load_engine, prepare_process
+from cellbox.errors import CellboxError, EngineUnavailableError
 
 if TYPE_CHECKING:
     from cellbox.control.settings import Settings
@@ -71,6 +72,8 @@ def doctor(
     directory, name = settings.data_dir.absolute(), settings.engine
     if install:
         _install(name, directory, show=not as_json)
+    with suppress(EngineUnavailableError):  # the probe meets the same obstacle and reports it
+        prepare_process(name)
     probe = asyncio.run(_probe(name, directory))
     report = _report(probe, directory, settings.templates_dir or directory)
     print_json(report) if as_json else _print(report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cyclopts import App
 
@@ -78,26 +77,12 @@ def build(
             if Path(source).is_dir():
                 built = client.templates.build(Path(source), name=name, replace=replace, on_line=say)
             else:
-                built = _build_own(client, source)
+                built = client.templates.ensure(source, on_line=say)
         except TemplateBuildError as error:
             say(f"cellbox: {error.message}")
             return Exit.FAILURE
     print_json(built) if as_json else print(built.name)
     return Exit.OK
-
-
-def _build_own(client: Client, name: str) -> TemplateInfo:
-    """Build one of Cellbox's own: what a recipe is based on is built first, so a recipe that adds nothing will do."""
-    template = client.templates.get(name)
-    if template.is_built:
-        say(f"{template.name} is built already.")
-        return template
-    with TemporaryDirectory(prefix="cellbox-recipe-") as folder:
-        passing = f"{template.name}-passing"
-        Path(folder, "recipe.toml").write_text(f'name = "{passing}"\nbase = "{template.name}"\n')
-        client.templates.build(folder, replace=True, on_line=say)
-    client.templates.delete(passing)
-    return client.templates.get(name)
 
 
 @app.command

@@ -29,19 +29,12 @@ class SandboxLog:
         self._next_number = 0
         self._changed = asyncio.Event()
         self._is_closed = False
-        self._partial: dict[str, str] = {}
 
     def add(self, line: LogLine) -> None:
-        """Take text as it comes; it is kept line by line, a line longer than 8192 characters in pieces."""
+        """Take one line or several; a line longer than 8192 characters is kept in pieces."""
         stream = "stdout" if line.stream == "stdout" else "stderr"
-        text = self._partial.pop(stream, "") + line.text
-        *whole, rest = text.splitlines(keepends=True) or [""]
-        if rest.endswith("\n") or len(rest) > _MAX_LINE_CHARACTERS:
-            whole.append(rest)
-        elif rest:
-            self._partial[stream] = rest
-        for piece in whole:
-            self._append(stream, piece.rstrip("\r\n"))
+        for text in line.text.splitlines() or [""]:
+            self._append(stream, text)
 
     def say(self, text: str) -> None:
         """Add a line of the platform's own."""

@@ -27,6 +27,16 @@ def load_engine(name: str, state: Path) -> Engine:
     return cast("EngineFactory", _factory(name))(state)
 
 
+def prepare_process(name: str) -> None:
+    """Give this process the rights that an engine needs, as far as it can get them; before it has a second thread.
+
+    Raises `EngineUnavailableError` with what to change on the host.
+    """
+    step = getattr(_factory(name), "prepare_process", None)
+    if step is not None:
+        cast("Callable[[], object]", step)()
+
+
 async def install_engine(name: str, state: Path, report: Callable[[str], None] = lambda _: None) -> str | None:
     """Get what an engine needs onto this machine, if it knows how; returns its version, `None` if it has no such step.
 

@@ -57,6 +57,8 @@ class StdoutChunk(Value, tag_field="event", tag="stdout"):
 
 
 class StderrChunk(Value, tag_field="event", tag="stderr"):
+    """Bytes of standard error, as text; a character is never split over two chunks."""
+
     chunk: str
 
 

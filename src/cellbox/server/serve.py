@@ -20,7 +20,8 @@ import uvloop
 from cellbox._version import __version__
 from cellbox.control.control import Control
 from cellbox.control.settings import Settings
-from cellbox.errors import ConfigurationError
+from cellbox.engines.registry import prepare_process
+from cellbox.errors import ConfigurationError, EngineUnavailableError
 from cellbox.server.api import Api
 from cellbox.server.keepalive import connection_class
 from cellbox.server.listen import Address, TcpAddress, UnixAddress, bind, parse_address
@@ -37,6 +38,10 @@ def run(settings: Settings) -> int:
     Raises `ConfigurationError`, before anything is started, when it can't run with these settings.
     """
     configure_logs(settings)
+    try:
+        prepare_process(settings.engine)
+    except EngineUnavailableError as error:
+        _log.warning("no sandboxes can be created", reason=str(error))  # each create will say so too
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(settings))
 

@@ -75,7 +75,7 @@ class EventStream(Answer):
                         ended = True
                         break
         except Exception as error:
-            # A time limit is an outcome of the work, not a refusal of it: it is told in the stream however early it comes.
+            # A time limit is an outcome of the work, not a refusal of it: it is told in the stream, however early.
             if not self._is_started and not isinstance(error, TimedOutError):
                 raise
             await self._fail(send, error)

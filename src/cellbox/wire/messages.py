@@ -289,7 +289,7 @@ class FileOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """On stream 0: what the start command printed, or the guest itself has to say."""
+    """On stream 0: a line, or several, that the start command printed or the guest itself has to say."""
 
     type: Literal["log"] = "log"
     stream: Literal["stdout", "stderr", "system"]

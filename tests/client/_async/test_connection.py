@@ -18,6 +18,7 @@ from cellbox import (
     NotFoundError,
     PathNotFoundError,
     QuotaExceededError,
+    TemplateBuildError,
 )
 
 FS = "/v1/sandboxes/sb-1/fs"
@@ -186,3 +187,38 @@ async def test_template_build_shows_its_log(daemon: Any, tmp_path: Path) -> None
         assert (await client.templates.build(tmp_path, on_line=lines.append)).status == "done"
     assert lines == ["step 1"]
     assert b'name="recipe.toml"; filename="recipe.toml"\r\n' in daemon.seen[0].body
+
+
+async def test_ensuring_a_template_builds_it_once(daemon: Any) -> None:
+    facts = {"name": "base", "digest": "", "cpu": 1, "memory_mb": 512, "disk_mb": 512}
+    build = {"id": "b1", "name": "base", "status": "queued", "started_at": "2026-11-30T00:00:00Z"}
+    built = daemon.reply(200, {**facts, "digest": "sha256:1"})
+    daemon.on("GET /v1/templates/ubuntu", daemon.reply(200, {**facts, "is_built": False}), built)
+    daemon.on("GET /v1/templates/base", built)
+    daemon.on("POST /v1/templates/build", daemon.reply(202, build))
+    daemon.on(
+        "GET /v1/templates/builds/b1/logs",
+        daemon.events(("line", {"line": "step 1"}), ("done", {"build": {**build, "status": "done"}})),
+    )
+    lines: list[str] = []
+    async with AsyncClient(daemon.url) as client:
+        assert (await client.templates.ensure("ubuntu", on_line=lines.append)).digest == "sha256:1"
+        assert (await client.templates.ensure("ubuntu", on_line=lines.append)).digest == "sha256:1"
+    assert lines == ["step 1"]
+    assert [seen.body for seen in daemon.seen if seen.method == "POST"] == [b"name=base"]
+
+
+async def test_a_build_that_fails_shows_the_end_of_its_log(daemon: Any) -> None:
+    facts = {"name": "base", "digest": "", "cpu": 1, "memory_mb": 512, "disk_mb": 512, "is_built": False}
+    build = {"id": "b1", "name": "base", "status": "queued", "started_at": "2026-11-30T00:00:00Z"}
+    failed = {**build, "status": "failed", "error": "apt failed"}
+    daemon.on("GET /v1/templates/base", daemon.reply(200, facts))
+    daemon.on("POST /v1/templates/build", daemon.reply(202, build))
+    daemon.on(
+        "GET /v1/templates/builds/b1/logs",
+        daemon.events(("line", {"line": "no space"}), ("done", {"build": failed})),
+    )
+    async with AsyncClient(daemon.url) as client:
+        with pytest.raises(TemplateBuildError, match="apt failed") as caught:
+            await client.templates.ensure("base")
+    assert caught.value.details["log_tail"] == "no space"

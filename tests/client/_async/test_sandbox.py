@@ -243,3 +243,10 @@ async def test_default_client_comes_from_the_environment(daemon: Any, monkeypatc
     await sandbox.kill()
     assert daemon.seen[0].headers["authorization"] == "Bearer pds_env"
     await (await _default.async_default_client()).aclose()
+
+
+async def test_languages(daemon: Any) -> None:
+    daemon.on("GET /v1/sandboxes/sb-1/repl/languages", daemon.reply(200, ["python", "bash"]))
+    async with AsyncClient(daemon.url) as client:
+        sandbox = await client.sandboxes.get("sb-1")
+        assert await sandbox.languages() == ["python", "bash"]

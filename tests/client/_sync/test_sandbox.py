@@ -244,4 +244,11 @@ def test_default_client_comes_from_the_environment(daemon: Any, monkeypatch: pyt
     assert daemon.seen[0].headers["authorization"] == "Bearer pds_env"
     (_default.default_client()).close()
 
+
+def test_languages(daemon: Any) -> None:
+    daemon.on("GET /v1/sandboxes/sb-1/repl/languages", daemon.reply(200, ["python", "bash"]))
+    with Client(daemon.url) as client:
+        sandbox = client.sandboxes.get("sb-1")
+        assert sandbox.languages() == ["python", "bash"]
+
 # Generated from _async/test_sandbox.py by tools/unasync.py: edit that, and run it again.

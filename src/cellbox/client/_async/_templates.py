@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
-from cellbox.client._async._connection import AsyncConnection
+from cellbox.client._async._connection import AsyncConnection, Content
 from cellbox.client._async._stream import AsyncEventStream
 from cellbox.client._codec import decode_answer
 from cellbox.client._compat import async_chunks, async_notify
@@ -64,7 +65,40 @@ class AsyncTemplates:
             TemplateExistsError: There is one of this name already, and `replace` is not set.
             TemplateBuildError: A step failed; `details["log_tail"]` shows why.
         """
-        build = await self.start_build(folder, name=name, replace=replace)
+        return await self._follow(await self.start_build(folder, name=name, replace=replace), on_line)
+
+    async def ensure(self, name: str, *, on_line: Callable[[str], object] | None = None) -> TemplateInfo:
+        """Return a template, which is built first if it is one of Cellbox's own and not built yet.
+
+        Args:
+            name: Or an alias.
+            on_line: Gets every line of the build's log.
+
+        Raises:
+            TemplateNotFoundError: There is none.
+            TemplateBuildError: A step failed; `details["log_tail"]` shows why.
+        """
+        template = await self.get(name)
+        if template.is_built:
+            return template
+        form = urlencode({"name": template.name}).encode()
+        build = await self._send_build(form, ((b"Content-Type", b"application/x-www-form-urlencoded"),))
+        await self._follow(build, on_line)
+        return await self.get(template.name)
+
+    async def start_build(self, folder: str | Path, *, name: str | None = None, replace: bool = False) -> TemplateBuild:
+        """Send a recipe folder and return as soon as its build is queued."""
+        form = RecipeForm(folder, {"replace": str(replace).lower(), **({"name": name} if name else {})})
+        return await self._send_build(async_chunks(form.chunks()), form.headers)
+
+    async def _send_build(self, content: Content, headers: tuple[tuple[bytes, bytes], ...]) -> TemplateBuild:
+        operation = operations.build_template
+        async with self._connection.open(
+            operation, content, headers=headers, timeout_seconds=_SILENCE_SECONDS
+        ) as response:
+            return decode_answer(operation, response.status, "", await response.aread())
+
+    async def _follow(self, build: TemplateBuild, on_line: Callable[[str], object] | None) -> TemplateBuild:
         tail: list[str] = []
         async with self.build_events(build.id) as events:
             async for event in events:
@@ -77,15 +111,6 @@ class AsyncTemplates:
             reason = build.error or "the log says why"
             raise TemplateBuildError(f"Building {build.name!r} failed: {reason}", details={"log_tail": "\n".join(tail)})
         return build
-
-    async def start_build(self, folder: str | Path, *, name: str | None = None, replace: bool = False) -> TemplateBuild:
-        """Send a recipe folder and return as soon as its build is queued."""
-        form = RecipeForm(folder, {"replace": str(replace).lower(), **({"name": name} if name else {})})
-        operation = operations.build_template
-        async with self._connection.open(
-            operation, async_chunks(form.chunks()), headers=form.headers, timeout_seconds=_SILENCE_SECONDS
-        ) as response:
-            return decode_answer(operation, response.status, "", await response.aread())
 
     async def builds(self) -> list[TemplateBuild]:
         """Recent builds."""

@@ -310,13 +310,17 @@ class Sandbox:
     def _silence(self, body: RunCommand) -> float:
         return command_silence_seconds(body.timeout_seconds, self._connection.timeout_seconds)
 
+    def languages(self) -> list[str]:
+        """The languages that its code contexts can have."""
+        return self._connection.call(operations.list_languages, ids=self._ids)
+
     def create_code_context(
         self, language: str = "python", *, cwd: str | None = None, env: Mapping[str, str] | None = None
     ) -> CodeContext:
         """Start a kernel in which variables last from cell to cell.
 
         Args:
-            language: `python`.
+            language: One of `languages()`.
             cwd: Absolute. Default `/workspace`.
             env: Environment variables of the kernel.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
-from cellbox.client._sync._connection import Connection
+from cellbox.client._sync._connection import Connection, Content
 from cellbox.client._sync._stream import EventStream
 from cellbox.client._codec import decode_answer
 from cellbox.client._compat import chunks, notify
@@ -64,7 +65,40 @@ class Templates:
             TemplateExistsError: There is one of this name already, and `replace` is not set.
             TemplateBuildError: A step failed; `details["log_tail"]` shows why.
         """
-        build = self.start_build(folder, name=name, replace=replace)
+        return self._follow(self.start_build(folder, name=name, replace=replace), on_line)
+
+    def ensure(self, name: str, *, on_line: Callable[[str], object] | None = None) -> TemplateInfo:
+        """Return a template, which is built first if it is one of Cellbox's own and not built yet.
+
+        Args:
+            name: Or an alias.
+            on_line: Gets every line of the build's log.
+
+        Raises:
+            TemplateNotFoundError: There is none.
+            TemplateBuildError: A step failed; `details["log_tail"]` shows why.
+        """
+        template = self.get(name)
+        if template.is_built:
+            return template
+        form = urlencode({"name": template.name}).encode()
+        build = self._send_build(form, ((b"Content-Type", b"application/x-www-form-urlencoded"),))
+        self._follow(build, on_line)
+        return self.get(template.name)
+
+    def start_build(self, folder: str | Path, *, name: str | None = None, replace: bool = False) -> TemplateBuild:
+        """Send a recipe folder and return as soon as its build is queued."""
+        form = RecipeForm(folder, {"replace": str(replace).lower(), **({"name": name} if name else {})})
+        return self._send_build(chunks(form.chunks()), form.headers)
+
+    def _send_build(self, content: Content, headers: tuple[tuple[bytes, bytes], ...]) -> TemplateBuild:
+        operation = operations.build_template
+        with self._connection.open(
+            operation, content, headers=headers, timeout_seconds=_SILENCE_SECONDS
+        ) as response:
+            return decode_answer(operation, response.status, "", response.read())
+
+    def _follow(self, build: TemplateBuild, on_line: Callable[[str], object] | None) -> TemplateBuild:
         tail: list[str] = []
         with self.build_events(build.id) as events:
             for event in events:
@@ -77,15 +111,6 @@ class Templates:
             reason = build.error or "the log says why"
             raise TemplateBuildError(f"Building {build.name!r} failed: {reason}", details={"log_tail": "\n".join(tail)})
         return build
-
-    def start_build(self, folder: str | Path, *, name: str | None = None, replace: bool = False) -> TemplateBuild:
-        """Send a recipe folder and return as soon as its build is queued."""
-        form = RecipeForm(folder, {"replace": str(replace).lower(), **({"name": name} if name else {})})
-        operation = operations.build_template
-        with self._connection.open(
-            operation, chunks(form.chunks()), headers=form.headers, timeout_seconds=_SILENCE_SECONDS
-        ) as response:
-            return decode_answer(operation, response.status, "", response.read())
 
     def builds(self) -> list[TemplateBuild]:
         """Recent builds."""

@@ -22,10 +22,12 @@ from cellbox.engines.gvisor.launch import Launcher, become_subreaper
 from cellbox.engines.gvisor.layout import Layout, check_machine_id
 from cellbox.engines.gvisor.machine import GvisorMachine
 from cellbox.engines.gvisor.processes import reap_strays
+from cellbox.engines.gvisor.shells import Shells
 from cellbox.engines.gvisor.spec import SHAPE
 from cellbox.engines.gvisor.starts import Mode, Starter
 from cellbox.engines.gvisor.traces import Traces, machine_ids, unmount_below
-from cellbox.errors import EngineUnavailableError
+from cellbox.engines.gvisor.user_namespace import enter_user_namespace
+from cellbox.errors import ConfigurationError, EngineUnavailableError
 
 _START_WIDTH = max(2, os.cpu_count() or 1)
 """Machines started at once. A start waits for the kernel (RCU, cgroup moves) nearly half of its time.
@@ -34,6 +36,8 @@ Twelve restores with pandas on 2 cores, ms each: one at a time 181, two 129, fou
 a caller is lowest with two (0.87 s against 1.13, 0.86 and 1.01).
 """
 
+_SHELLS = 2
+"""How many shells are kept (12.5 MB each): as many as can be started at once on a small host."""
 
 _LOCK_DEADLINE_S = 2.0
 
@@ -41,8 +45,9 @@ _LOCK_DEADLINE_S = 2.0
 class GvisorEngine:
     """Runs guests under gVisor's `runsc`; see `cellbox.engines.base.Engine` for the contract.
 
-    Settings come from the environment unless given: `CELLBOX_RUNSC` names the binary, and
-    `CELLBOX_RUNSC_ALLOW_UNSUPPORTED=1` accepts one that is too old.
+    Settings come from the environment unless given: `CELLBOX_RUNSC` names the binary,
+    `CELLBOX_RUNSC_ALLOW_UNSUPPORTED=1` accepts one that is too old, and `CELLBOX_SHELLS` says how many empty machines
+    are kept ready for the next starts (0: none).
     """
 
     name = "gvisor"
@@ -54,6 +59,7 @@ class GvisorEngine:
         runsc: Path | None = None,
         allow_unsupported: bool | None = None,
         start_width: int | None = None,
+        shells: int | None = None,
     ) -> None:
         """`state` belongs to this installation alone; one process at a time drives it."""
         named = os.environ.get("CELLBOX_RUNSC")
@@ -62,6 +68,7 @@ class GvisorEngine:
         self._explicit = runsc or (Path(named) if named else None)
         self._allow_unsupported = allowed if allow_unsupported is None else allow_unsupported
         self._width = start_width or _START_WIDTH
+        self._shells = _shells_from_environment() if shells is None else shells
         self._machines: dict[str, GvisorMachine] = {}
         self._starting: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,6 +79,11 @@ class GvisorEngine:
     def layout(self) -> Layout:
         """Where this installation keeps what belongs to its machines."""
         return Layout(self._state)
+
+    @staticmethod
+    def prepare_process() -> None:
+        """Become root of a user namespace if this is an ordinary user's process."""
+        enter_user_namespace()
 
     @staticmethod
     async def install(state: Path, report: Callable[[str], None] = lambda _: None) -> str:
@@ -96,7 +108,7 @@ class GvisorEngine:
                     ready.launcher, layout.state, explicit=self._explicit, allow_unsupported=self._allow_unsupported
                 )
                 findings = await self._examine(ready, runsc)
-                ready.settle(runsc, findings, width=self._width)
+                ready.settle(runsc, findings, width=self._width, shells=self._shells)
             except BaseException:
                 ready.close()
                 raise
@@ -131,6 +143,8 @@ class GvisorEngine:
 
     async def _close(self, ready: _Ready) -> None:
         self._ready = None
+        if ready.shells is not None:
+            await ready.shells.aclose()
         while self._machines or self._tasks:
             await asyncio.gather(*(machine.kill() for machine in list(self._machines.values())))
             if self._tasks:
@@ -192,13 +206,19 @@ class GvisorEngine:
     async def sweep(self, keep: Collection[str] = ()) -> list[str]:
         ready = self._started()
         ids = await asyncio.to_thread(machine_ids, ready.layout, ready.tree)
-        left = sorted(ids - set(keep) - self._machines.keys() - self._starting)
-        await asyncio.gather(
-            *(Traces(ready.layout, left_id, ready.tree.cgroup(left_id)).remove(search=True) for left_id in left)
-        )
-        if not self._machines and not self._starting and not keep:
+        names = ready.layout.names()
+        ours = {*keep, *self._machines, *self._starting, *ready.chosen.nameless}
+        left = sorted(host_id for host_id in ids if host_id not in ours and names.get(host_id) not in ours)
+        await asyncio.gather(*(self._sweep_one(ready, host_id, names.get(host_id)) for host_id in left))
+        if not self._machines and not self._starting and not ready.chosen.nameless and not keep:
             unmount_below(ready.layout.root)
-        return left
+        return [names.get(host_id, host_id) for host_id in left]
+
+    async def _sweep_one(self, ready: _Ready, host_id: str, name: str | None) -> None:
+        traces = Traces(ready.layout, host_id, ready.tree.cgroup(host_id))
+        if name is not None:
+            traces.is_named(name)
+        await traces.remove(search=True)
 
     def _started(self) -> _Ready:
         if self._ready is None:
@@ -212,6 +232,7 @@ class _Ready:
     runsc: Runsc
     findings: probes.Findings
     chosen: Starter
+    shells: Shells | None = None
 
     def __init__(self, layout: Layout, lock: int) -> None:
         """`lock`: a descriptor that holds the installation's lock; closed by `close`."""
@@ -224,10 +245,12 @@ class _Ready:
         commands = Commands(self.launcher, runsc, self.layout.root)
         return Starter(self.layout, self.tree, commands, mode, width=width)
 
-    def settle(self, runsc: Runsc, findings: probes.Findings, *, width: int) -> None:
+    def settle(self, runsc: Runsc, findings: probes.Findings, *, width: int, shells: int) -> None:
         self.runsc = runsc
         self.findings = findings
         self.chosen = self.starter(runsc, findings.mode, width=width)
+        if shells > 0 and findings.usable and findings.mode.cgroups:  # without cgroups they could not be frozen
+            self.chosen.shells = self.shells = Shells(self.chosen, count=shells)
 
     def close(self) -> None:
         self.launcher.close()
@@ -236,6 +259,15 @@ class _Ready:
         unmount_below(self.layout.root)
         self.layout.discard_root()
         os.close(self._lock)
+
+
+def _shells_from_environment() -> int:
+    value = os.environ.get("CELLBOX_SHELLS", "")
+    if not value:
+        return _SHELLS
+    if not value.isascii() or not value.isdigit():
+        raise ConfigurationError(f"CELLBOX_SHELLS must be a number from 0 on: {value!r}")
+    return int(value)
 
 
 async def _lock(layout: Layout) -> int:

@@ -7,6 +7,7 @@ STATE/
   probe.json               what was found about this host and binary
   r/                       `runsc --root`, with the sentries' sockets; elsewhere and short if this path is too long
   machines/ID/config.json  the bundle of a machine
+  machines/ID -> SHELL     the machine runs in a shell that was made before it was asked for
 ```
 """
 
@@ -94,13 +95,19 @@ class Layout:
 
     def machine_ids(self) -> set[str]:
         """Machines that left a file here."""
-        found = {entry.name for entry in self.machines.iterdir()}
+        found = {entry.name for entry in self.machines.iterdir() if not entry.is_symlink()}
+        found.update(self.names())
         for entry in self.root.iterdir():
             if entry.name.startswith("runsc-") and entry.suffix == ".sock":
                 found.add(entry.stem.removeprefix("runsc-"))
             elif "_sandbox:" in entry.name:
                 found.add(entry.name.partition("_sandbox:")[0])
         return found
+
+    def names(self) -> dict[str, str]:
+        """Of machines that run in shells: name on the host → the machine's own."""
+        links = [entry for entry in self.machines.iterdir() if entry.is_symlink()]
+        return {link.readlink().name: link.name for link in links}
 
 
 def is_machine_id(name: str) -> bool:

@@ -37,7 +37,7 @@ class _Limits:
 class Checkpointer(Protocol):
     """How the engine saves a machine: by control socket or command."""
 
-    async def __call__(self, machine_id: str, image: Path, *, leave_running: bool, deadline_s: float) -> None: ...
+    async def __call__(self, host_id: str, image: Path, *, leave_running: bool, deadline_s: float) -> None: ...
 
 
 class GvisorMachine:
@@ -104,7 +104,7 @@ class GvisorMachine:
             self._cause = self._cause or ExitCause.EXITED  # the sentry ends by itself once it has saved
         try:
             await self._checkpointer(
-                self.machine_id, image, leave_running=leave_running, deadline_s=CHECKPOINT_DEADLINE_S
+                self._traces.machine_id, image, leave_running=leave_running, deadline_s=CHECKPOINT_DEADLINE_S
             )
         except (ControlFault, CommandFault, images.ImageFault) as error:
             if self._cause is ExitCause.EXITED:

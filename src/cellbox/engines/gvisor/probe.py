@@ -19,6 +19,7 @@ from cellbox.engines.gvisor import advisories, self_test_guest
 from cellbox.engines.gvisor.cgroups import CgroupTree
 from cellbox.engines.gvisor.commands import Runsc
 from cellbox.engines.gvisor.starts import Mode
+from cellbox.engines.gvisor.user_namespace import describe_user
 
 _ANSWER_DEADLINE_S = 10.0
 _FORMAT = 1
@@ -190,7 +191,7 @@ def report(engine: str, runsc: Runsc, findings: Findings, tree: CgroupTree, *, g
             "platform": "systrap",
             "cgroups": tree.version if has else "not used",
             "control": findings.control,
-            "user": "root" if os.geteuid() == 0 else str(os.geteuid()),
+            "user": describe_user(),
         },
         problems=tuple(problems),
         advisories=open_to,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -138,6 +139,14 @@ class Process:
             return process
         process.close()
         return None
+
+    def is_running(self) -> bool:
+        """False once it has ended, reaped or not."""
+        if self._fd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
 
     def kill(self) -> None:
         """Send SIGKILL. Nothing happens if it is gone."""

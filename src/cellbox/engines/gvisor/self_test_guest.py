@@ -18,7 +18,10 @@ _LOAD_ADDRESS = 0x400000
 
 # child = fork(); if child == 0: exit(0); wait4(-1)
 # loop: n = read(0, below the stack, 4096); if n <= 0: exit(0); write(1, the same, n); again
-_X86_64 = "6a39 58 0f05 85c0 7432 4883cfff 31f6 31d2 4531d2 6a3d 58 0f05 31c0 31ff 488db42400e0ffff ba00100000 0f05 85c0 7e0b 89c2 6a01 58 89c7 0f05 ebde 31ff b83c000000 0f05"
+_X86_64 = (
+    "6a39 58 0f05 85c0 7432 4883cfff 31f6 31d2 4531d2 6a3d 58 0f05"
+    "31c0 31ff 488db42400e0ffff ba00100000 0f05 85c0 7e0b 89c2 6a01 58 89c7 0f05 ebde 31ff b83c000000 0f05"
+)
 _AARCH64 = (
     "200280d2 010080d2 020080d2 030080d2 040080d2 881b80d2 010000d4 800200b4"
     "00008092 010080d2 020080d2 030080d2 882080d2 010000d4"

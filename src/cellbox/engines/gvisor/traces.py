@@ -37,11 +37,23 @@ class Traces:
     def __init__(self, layout: Layout, machine_id: str, cgroup: Cgroup | None) -> None:
         self._layout = layout
         self.machine_id = machine_id
+        """As the host knows it."""
+        self._link: Path | None = None
         self.cgroup = cgroup
         self.sentry: Process | None = None
         self.gofer: Process | None = None
         self._others: list[Process] = []
         self._sessions: set[int] = set()
+
+    def name(self, machine_id: str) -> None:
+        """Let another name lead here, which is removed with the rest. Raises `FileExistsError` if it is taken."""
+        link = self._layout.bundle(machine_id)
+        link.symlink_to(self.machine_id)
+        self._link = link
+
+    def is_named(self, machine_id: str) -> None:
+        """Tell that `machine_id` leads here since an earlier process named it so."""
+        self._link = self._layout.bundle(machine_id)
 
     def hold(self, sentry: int, gofer: int) -> bool:
         """Hold the two processes that runsc named; `False` if they are not what it says."""
@@ -128,6 +140,8 @@ class Traces:
         reap_strays()
         for path in self._layout.files(self.machine_id):
             path.unlink(missing_ok=True)
+        if self._link is not None:
+            self._link.unlink(missing_ok=True)
         shutil.rmtree(self._layout.bundle(self.machine_id), ignore_errors=True)
 
 

@@ -41,3 +41,11 @@ def enter_user_namespace() -> bool:
             f"mapping uid {uid} in a user namespace failed ({error.strerror}); run the daemon as root"
         ) from error
     return True
+
+
+def describe_user() -> str:
+    """Return who this process is to the host, for people."""
+    first, outside, _ = Path("/proc/self/uid_map").read_text().split()[:3]
+    if os.geteuid() != 0:
+        return f"uid {os.geteuid()}"
+    return "root" if (first, outside) == ("0", "0") else f"uid {outside}, as root of a user namespace"
