@@ -117,7 +117,7 @@ class Shells:
 
     async def _quiet(self) -> None:
         left = QUIET_S
-        while left > 0:  # noqa: ASYNC110 - every start moves the end of the wait, none ends it
+        while left > 0:
             await asyncio.sleep(left)
             left = self._last_start + QUIET_S - time.monotonic()
 
