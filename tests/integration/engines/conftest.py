@@ -73,7 +73,7 @@ def state() -> Generator[Path]:
 async def shared_engine(runsc: Path) -> AsyncGenerator[GvisorEngine]:
     """One engine for all tests of the contract: a probe of its own for each would take half of their time."""
     directory = Path(tempfile.mkdtemp(prefix="cbx-"))
-    engine = GvisorEngine(directory, runsc=runsc)
+    engine = GvisorEngine(directory, runsc=runsc, shells=0)  # so that a test can see that nothing is left of its own
     await engine.start()
     yield engine
     await engine.aclose()
@@ -94,7 +94,11 @@ def assert_nothing_left(layout: Layout) -> None:
     """No process, zombie, cgroup, mount or file of any machine."""
     ours = [pid for pid in all_pids() if any(str(layout.state) in part for part in read_arguments(pid))]
     assert ours == []
-    assert [stat for pid in children(os.getpid()) if (stat := read_stat(pid)) and stat.command == "exe"] == []
+    assert [
+        stat
+        for pid in children(os.getpid())
+        if (stat := read_stat(pid)) and stat.state == "Z" and stat.command == "exe"
+    ] == []
     assert CgroupTree(layout.cgroup_prefix).machine_ids() == set()
     assert str(layout.state) not in Path("/proc/self/mountinfo").read_text()
     if layout.root.exists():

@@ -63,6 +63,9 @@ def test_v2_limits(v2: tuple[Cgroup, Path]) -> None:
     assert (directory.parent / "cgroup.subtree_control").read_text() == "+memory +pids"
     cgroup.widen(_LIMITS)
     assert (directory / "memory.max").read_text() == str(300 << 20)
+    assert (directory / "cpu.max").read_text().startswith("max 100000")  # a plain file keeps its longer end
+    cgroup.limit_cpu(_LIMITS)
+    assert (directory / "cpu.max").read_text() == "150000 100000"
 
 
 def test_v2_readings(v2: tuple[Cgroup, Path]) -> None:

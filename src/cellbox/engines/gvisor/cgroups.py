@@ -149,7 +149,11 @@ class Cgroup:
         _write(directory / "pids.max", limits.tasks)
 
     def widen(self, limits: Limits) -> None:
-        """After the sentry has seen what the guest may see: the real memory limit, and all processors to run on."""
+        """After the sentry has seen what the guest may see: the real memory limit, and all processors to run on.
+
+        Until `limit_cpu` there is no quota: a restore is the engine's own work, some 200 ms of processor time on two
+        threads, and the quota of one core would stop it half-way for the rest of its period.
+        """
         memory = self._directory("memory")
         assert memory is not None
         name = "memory.limit_in_bytes" if "memory" in self._hierarchies.v1 else "memory.max"
@@ -157,6 +161,20 @@ class Cgroup:
         if (place := self._hierarchies.v1.get("cpuset")) is not None:
             directory = self._at(place)
             _write(directory / "cpuset.cpus", (directory.parent / "cpuset.cpus").read_text().strip())
+        self._set_quota("-1", "max")
+
+    def limit_cpu(self, limits: Limits) -> None:
+        """Hold the machine to its quota, from the moment on when something of the user's may run in it."""
+        quota = str(_quota_us(limits.cpu))
+        self._set_quota(quota, quota)
+
+    def _set_quota(self, v1: str, v2: str) -> None:
+        cpu = self._directory("cpu")
+        assert cpu is not None
+        if "cpu" in self._hierarchies.v1:
+            _write(cpu / "cpu.cfs_quota_us", v1)
+        else:
+            _write(cpu / "cpu.max", f"{v2} {_CPU_PERIOD_US}")
 
     # -- reading
 

@@ -205,14 +205,19 @@ class GvisorEngine:
 
     async def sweep(self, keep: Collection[str] = ()) -> list[str]:
         ready = self._started()
+        ours = {*keep, *self._own(ready)}
         ids = await asyncio.to_thread(machine_ids, ready.layout, ready.tree)
+        ours.update(self._own(ready))  # what began or ended during the look was seen by half
         names = ready.layout.names()
-        ours = {*keep, *self._machines, *self._starting, *ready.chosen.nameless}
         left = sorted(host_id for host_id in ids if host_id not in ours and names.get(host_id) not in ours)
         await asyncio.gather(*(self._sweep_one(ready, host_id, names.get(host_id)) for host_id in left))
         if not self._machines and not self._starting and not ready.chosen.nameless and not keep:
             unmount_below(ready.layout.root)
         return [names.get(host_id, host_id) for host_id in left]
+
+    def _own(self, ready: _Ready) -> set[str]:
+        """What this process has on the host now, by either name."""
+        return {*self._machines, *self._starting, *ready.chosen.nameless}
 
     async def _sweep_one(self, ready: _Ready, host_id: str, name: str | None) -> None:
         traces = Traces(ready.layout, host_id, ready.tree.cgroup(host_id))

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Generator
 from dataclasses import replace
 
 from cellbox.engines.base import EngineFault, MachineSpec
@@ -22,8 +23,8 @@ from cellbox.engines.gvisor.starts import Shell, Starter
 from cellbox.engines.gvisor.threads import in_thread
 
 QUIET_S = 0.15
-"""Shells are made so long after the last start: the guest is being configured then and runs its first cell, 30-120 ms
-in which a `runsc create` beside it on two cores would be felt."""
+"""Shells are made so long after the end of the last start. The guest is configured in that time and runs its first
+cell (30-120 ms), and a `runsc create` beside it on two cores would be felt."""
 
 _LOOK_S = 10.0
 """How often shells are looked at while nothing is started, for dead ones and for templates that were removed."""
@@ -41,6 +42,7 @@ class Shells:
         self._waiter: asyncio.Future[Shell | None] | None = None
         """A start that waits for the shell that is being made."""
         self._wake = asyncio.Event()
+        self._starts = 0
         self._last_start = 0.0
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="cellbox shells")
 
@@ -55,14 +57,22 @@ class Shells:
         await asyncio.wait([self._keeper])
         await self._discard(self._ready)
 
+    @contextlib.contextmanager
+    def starting(self, spec: MachineSpec) -> Generator[None]:
+        """See `ShellSource`."""
+        if not (spec.binds or spec.writable_root):  # else a template being built: the next one has other directories
+            self._recent.append(_shape(spec))
+        self._starts += 1
+        try:
+            yield
+        finally:
+            self._starts -= 1
+            self._last_start = time.monotonic()
+            self._wake.set()
+
     async def take(self, spec: MachineSpec) -> Shell | None:
         """See `ShellSource`. Waits for one that is being made: that is never slower than to begin another."""
-        if spec.binds or spec.writable_root:  # a template being built: the next one has other directories
-            return None
         shape = _shape(spec)
-        self._recent.append(shape)
-        self._last_start = time.monotonic()
-        self._wake.set()
         while (shell := self._pop(shape)) is not None:
             if await self._thawed(shell):
                 return shell
@@ -107,19 +117,19 @@ class Shells:
                 async with asyncio.timeout(_LOOK_S):
                     await self._wake.wait()
             self._wake.clear()
-            await self._quiet()
+            if not await self._is_quiet():
+                continue
             await self._discard([shell for shell in self._ready if not shell.is_fit()])
-            while not self._wake.is_set() and (shape := self._next()) is not None:
+            while not self._starts and (shape := self._next()) is not None:
                 try:
                     await self._make(shape)
                 except (EngineFault, OSError):
                     break  # a start of that shape will say what is wrong, to someone who wants to know
 
-    async def _quiet(self) -> None:
-        left = QUIET_S
-        while left > 0:
-            await asyncio.sleep(left)
-            left = self._last_start + QUIET_S - time.monotonic()
+    async def _is_quiet(self) -> bool:
+        """Wait out the pause after the last start; `False` if another one began, whose end wakes the keeper again."""
+        await asyncio.sleep(max(self._last_start + QUIET_S - time.monotonic(), 0))
+        return not self._starts and time.monotonic() >= self._last_start + QUIET_S
 
     def _next(self) -> MachineSpec | None:
         """The shape that is missing most: one for each of the last starts, and the rest of the latest."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
@@ -93,6 +94,10 @@ class Shell:
 class ShellSource(Protocol):
     """Where a start may get a shell that is ready."""
 
+    def starting(self, spec: MachineSpec) -> AbstractContextManager[None]:
+        """Around a whole start, the wait for its turn included: nothing is made meanwhile."""
+        ...
+
     async def take(self, spec: MachineSpec) -> Shell | None:
         """A shell made for a spec like this one but for its id, thawed and the caller's own from now on."""
         ...
@@ -128,13 +133,18 @@ class Starter:
 
     async def start(self, spec: MachineSpec, image: Path | None) -> Started:
         """Boot, or restore `image`. Raises `EngineFault`; nothing is left on the host then, nor when cancelled."""
-        async with self._turns:
-            if self.shells is not None and (shell := await self.shells.take(spec)) is not None:
-                # One that died a moment ago must not cost a caller the machine: what fails here is tried once more.
-                with contextlib.suppress(EngineFault):
-                    return await self._start_in(shell, spec, image)
-            self._claim(spec.machine_id)
-            return await self._start_in(await self._create(spec, spec.machine_id), spec, image)
+        around = self.shells.starting(spec) if self.shells is not None else contextlib.nullcontext()
+        with around:
+            async with self._turns:
+                return await self._start(spec, image)
+
+    async def _start(self, spec: MachineSpec, image: Path | None) -> Started:
+        if self.shells is not None and (shell := await self.shells.take(spec)) is not None:
+            # One that died a moment ago must not cost a caller the machine: what fails here is tried once more.
+            with contextlib.suppress(EngineFault):
+                return await self._start_in(shell, spec, image)
+        self._claim(spec.machine_id)
+        return await self._start_in(await self._create(spec, spec.machine_id), spec, image)
 
     async def make_shell(self, spec: MachineSpec) -> Shell:
         """Create a machine for later. Raises `EngineFault`; nothing is left then, nor when cancelled."""
@@ -169,6 +179,8 @@ class Starter:
                     raise _unclaimed(spec.machine_id, error) from error
                 self.nameless.discard(shell.host_id)
             await self._begin(shell, image)
+            if traces.cgroup is not None:
+                await in_thread(traces.cgroup.limit_cpu, limits_of(spec))
         except BaseException as error:
             await self._fail(spec.machine_id, traces, shell.pipes, error)
         finally:
