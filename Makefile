@@ -15,7 +15,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The largest first: its downloads then run while `base` is bootstrapped.
-TEMPLATES ?= code-interpreter node base
+TEMPLATES ?= code-interpreter polyglot node base
 PYTEST_ARGS ?=
 
 # Checked against what is on the machine: command, then the Debian package that has it.
@@ -47,7 +47,7 @@ check: $(VENV)/.check-installed
 	@echo "==> ruff";         $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> basedpyright"; $(BIN)/basedpyright
 	@echo "==> layers";       $(BIN)/lint-imports
-	@for tool in $$(grep -l -e --check tools/*.py); do echo "==> $$tool"; $(BIN)/python "$$tool" --check; done
+	@for tool in $$(grep -l -e --check tools/*.py docs/*.py); do echo "==> $$tool"; $(BIN)/python "$$tool" --check; done
 
 lock: $(VENV)/.installed
 	@$(BIN)/python tools/lock.py
@@ -77,7 +77,7 @@ $(VENV)/.check-installed: $(VENV)/.installed requirements-check.lock
 	$(call install,requirements-check.lock)
 
 # A lock is complete, so pip need not look for dependencies.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps
 define install
 	@echo "==> Python packages of $(1)"
 	@$(PIP) --require-hashes --only-binary=:all: -r $(1)

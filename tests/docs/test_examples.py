@@ -28,7 +28,7 @@ def test_every_block_is_python(page: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.usefixtures("usable_daemon", "in_an_empty_directory")
+@pytest.mark.usefixtures("configured_daemon", "in_an_empty_directory")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_runs(page: str) -> None:
     for example in SYBIL.parse(PAGES[page]).examples():

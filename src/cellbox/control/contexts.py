@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from cellbox import errors
 from cellbox.control.commands import GRACE_SECONDS
 from cellbox.control.guest import Guest
 from cellbox.control.link import Call, Data, GuestLink
@@ -19,6 +21,7 @@ from cellbox.wire.frames import DataChannel
 
 _ANSWER_SECONDS = 60.0  # for the guest to start, replace or end a kernel on a busy host
 _QUEUE_SECONDS = 24 * 3600.0  # a cell may wait behind others; its own timeout counts from its start
+_MAX_RESULTS, _MAX_RESULT_CHARACTERS = 5000, 64 * 1024 * 1024  # well over what an honest guest sends
 _OutcomeT = TypeVar("_OutcomeT", bound=messages.Outcome)
 _PYTHON_NAMES = frozenset({"", "py", "python", "python3", "ipython"})
 
@@ -66,6 +69,8 @@ class Contexts:
         stdout, stderr = ClippedOutput(), ClippedOutput()
         results: list[dict[str, str]] = []
         infos: list[values.ResultInfo] = []
+        late = messages.LateOutput()
+        size = 0
         async with self._guest.use() as link, _running(link, context_id, body) as call:
             while (item := await call.receive()) is not None:
                 if isinstance(item, Data):
@@ -73,28 +78,34 @@ class Contexts:
                 elif isinstance(item, messages.Display):
                     results.append(item.bundle)
                     infos.append(_result_info(item))
+                    size += len(item.chart) + sum(map(len, item.bundle.values()))
+                    if size > _MAX_RESULT_CHARACTERS or len(results) > _MAX_RESULTS:
+                        raise errors.GuestError("the guest sent more results than a cell may have")
+                elif isinstance(item, messages.LateOutput):
+                    late = item
             done = call.outcome(messages.CellDone)
-        return _execution(done, body, stdout, stderr, results, infos)
+        return _execution(done, body, stdout, stderr, results, infos, late)
 
     async def stream(self, context_id: str, body: values.RunCode) -> AsyncIterator[values.CellEvent]:
         """Yield what comes of a cell in order, `CellEnded` last. Closing the iterator interrupts the cell."""
-        stdout, stderr = TextChunks(), TextChunks()
+        outputs = {DataChannel.STDOUT: _Output(StdoutChunk), DataChannel.STDERR: _Output(StderrChunk)}
+        late = messages.LateOutput()
         async with self._guest.use() as link, _running(link, context_id, body) as call:
             while (item := await call.receive()) is not None:
                 if isinstance(item, messages.Display):
                     yield values.CellDisplay(data=item.bundle, info=_result_info(item))
+                elif isinstance(item, messages.LateOutput):
+                    late = item
+                    outputs[DataChannel.STDOUT].late, outputs[DataChannel.STDERR].late = late.stdout, late.stderr
                 elif isinstance(item, Data):
-                    if item.channel == DataChannel.STDERR:
-                        if text := stderr.feed(item.payload):
-                            yield StderrChunk(chunk=text)
-                    elif text := stdout.feed(item.payload):
-                        yield StdoutChunk(chunk=text)
+                    channel = DataChannel.STDERR if item.channel == DataChannel.STDERR else DataChannel.STDOUT
+                    for chunk in outputs[channel].feed(item.payload):
+                        yield chunk
             done = call.outcome(messages.CellDone)
-        if rest := stdout.end():
-            yield StdoutChunk(chunk=rest)
-        if rest := stderr.end():
-            yield StderrChunk(chunk=rest)
-        yield values.CellEnded(execution=_execution(done, body, ClippedOutput(), ClippedOutput(), [], []))
+        for output in outputs.values():
+            for chunk in output.end():
+                yield chunk
+        yield values.CellEnded(execution=_execution(done, body, ClippedOutput(), ClippedOutput(), [], [], late))
 
     async def _ask(self, request: messages.Request, expected: type[_OutcomeT]) -> _OutcomeT:
         async with self._guest.use() as link:
@@ -110,6 +121,30 @@ class Contexts:
             cells=info.cells,
             is_busy=info.is_busy,
         )
+
+
+class _Output:
+    """One stream of a cell on its way into chunks: first what is late, then the cell's own."""
+
+    def __init__(self, chunk: type[StdoutChunk | StderrChunk]) -> None:
+        self._chunk = chunk
+        self._text = TextChunks()
+        self.late = 0
+        """Bytes to come that were written before the cell began."""
+
+    def feed(self, data: bytes) -> Iterator[StdoutChunk | StderrChunk]:
+        if self.late > 0:
+            data, own = data[: self.late], data[self.late :]
+            self.late -= len(data)
+            if text := self._text.feed(data):
+                yield self._chunk(chunk=text, late=True)
+            data = own
+        if text := self._text.feed(data):
+            yield self._chunk(chunk=text)
+
+    def end(self) -> Iterator[StdoutChunk | StderrChunk]:
+        if text := self._text.end():
+            yield self._chunk(chunk=text)
 
 
 def timeout_seconds(body: values.RunCode) -> float:
@@ -143,6 +178,7 @@ def _execution(
     stderr: ClippedOutput,
     results: list[dict[str, str]],
     infos: list[values.ResultInfo],
+    late: messages.LateOutput,
 ) -> values.Execution:
     error = done.error
     return values.Execution(
@@ -164,6 +200,8 @@ def _execution(
         stdout_dropped_bytes=stdout.dropped_bytes,
         stderr_dropped_bytes=stderr.dropped_bytes,
         dropped_results=done.dropped_displays,
+        late_stdout_bytes=late.stdout,
+        late_stderr_bytes=late.stderr,
     )
 
 
@@ -182,6 +220,14 @@ def _error_text(done: messages.CellDone, body: values.RunCode) -> str | None:
     if done.reason == "out_of_memory":
         return f"the cell was killed because the sandbox ran out of memory; {kept}"
     if done.outcome == "died":
-        why = done.error.value if done.error is not None else f"exit code {done.exit}"
+        why = done.error.value if done.error is not None else _cause_of_death(done)
         return f"the kernel died while it ran the cell ({why}); {kept}"
     return f"the cell was {done.outcome} ({done.reason or 'on request'}); {kept}"
+
+
+def _cause_of_death(done: messages.CellDone) -> str:
+    number = done.exit - 128
+    if done.reason != "signal" or number not in set(signal.Signals):
+        return f"exit code {done.exit}"
+    name = signal.Signals(number).name
+    return f"{name}: native code crashed" if name in {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"} else name

@@ -15,6 +15,7 @@ from cellbox.wire import messages
 _ANSWER_SECONDS = 120.0  # a big tree takes time to list or remove
 _MAX_PATH_BYTES = 4096  # PATH_MAX of Linux
 _MAX_DEPTH = 64
+_MAX_ENTRIES = 200_000  # of one listing, which is held in memory as a whole
 _LETTERS = {"file": "f", "directory": "d", "link": "l", "other": "o"}
 _OutcomeT = TypeVar("_OutcomeT", bound=messages.Outcome)
 
@@ -99,6 +100,10 @@ class Files:
                 while (item := await call.receive()) is not None:
                     if isinstance(item, messages.Entries):
                         entries.extend(_file_info(entry) for entry in item.entries)
+                        if len(entries) > _MAX_ENTRIES:
+                            raise errors.TooLargeError(
+                                f"more than {_MAX_ENTRIES} entries: list less depth, or use a command such as `find`"
+                            )
                 listed = call.outcome(messages.Listed)
             finally:
                 call.abandon()

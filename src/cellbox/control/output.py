@@ -14,21 +14,23 @@ class ClippedOutput:
 
     def __init__(self, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> None:
         self._half = limit_bytes // 2
-        self._head: list[bytes] = []
-        self._head_bytes = 0
-        self._tail: deque[bytes] = deque()
+        self._head = bytearray()
+        self._tail: deque[bytearray] = deque()
+        self._block = self._half // 1024  # what comes in smaller pieces is put together: a guest may send single bytes
         self._tail_bytes = 0
         self.dropped_bytes = 0
 
     def add(self, data: bytes) -> None:
-        room = self._half - self._head_bytes
+        room = self._half - len(self._head)
         if room > 0:
-            self._head.append(data[:room])
-            self._head_bytes += min(room, len(data))
+            self._head += data[:room]
             data = data[room:]
         if not data:
             return
-        self._tail.append(data)
+        if self._tail and len(self._tail[-1]) < self._block:
+            self._tail[-1] += data
+        else:
+            self._tail.append(bytearray(data))
         self._tail_bytes += len(data)
         while self._tail_bytes - len(self._tail[0]) >= self._half:
             oldest = self._tail.popleft()
@@ -37,7 +39,7 @@ class ClippedOutput:
 
     def text(self) -> str:
         """Return what was kept, bad UTF-8 replaced, with a line in the middle that counts what was cut."""
-        head, tail = b"".join(self._head), b"".join(self._tail)
+        head, tail = self._head, b"".join(self._tail)
         if not self.dropped_bytes:
             return (head + tail).decode(errors="replace")
         notice = f"\n[… {self.dropped_bytes} bytes cut here; write to a file and read parts of it instead …]\n"

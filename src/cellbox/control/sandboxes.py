@@ -250,6 +250,7 @@ class Sandboxes:
     async def _undo(
         self, sandbox_id: str, saving: asyncio.Future[None], machine: Machine | None, guest: Guest | None
     ) -> None:
+        self._broken.pop(sandbox_id, None)
         if guest is not None:
             guest.end(errors.GuestError("the sandbox could not be configured"))
         if machine is not None:

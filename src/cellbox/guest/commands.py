@@ -60,6 +60,7 @@ class Commands:
         self._running: dict[int, _Command] = {}
         self._base: Mapping[str, str] = {}
         self._shell = ""
+        self._null = -1
         self.on_start: Callable[[], None] = lambda: None
         """Called when a command starts: the memory watcher has work again."""
 
@@ -70,6 +71,7 @@ class Commands:
         """Take the environment that all commands start from. Returns the shell. Runs in the user's root."""
         self._base = dict(base)
         self._shell = find_shell()
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # root may well replace or remove it
         return self._shell
 
     @property
@@ -129,7 +131,7 @@ class Commands:
                 os.set_blocking(feed, False)
                 ours.append(feed)
             else:
-                stdin, feed = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
+                stdin, feed = os.dup(self._null), -1
             theirs.append(stdin)
             for _ in range(2):
                 reading, writing = os.pipe()

@@ -3,6 +3,9 @@
 Cells of one context run one after another in the order of arrival. A kernel that had to be killed, or that died, is
 replaced under the same context id, and the cells that wait run in the new one. What background work prints between two
 cells comes with the next one (up to 64 KiB, the rest is counted).
+
+Python runs in kernels forked from the zygote; every other language is a Jupyter kernelspec of the sandbox, looked up
+when it is asked for, so one that was installed a moment ago is there.
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ from typing import Any
 
 from cellbox.guest import processes, system
 from cellbox.guest.channel import Handler, Refusal, Stream
+from cellbox.guest.kernel import kernelspecs
+from cellbox.guest.kernel.bridges import BridgeLauncher
 from cellbox.guest.kernel.execution import Execution
 from cellbox.guest.kernel.launcher import Kernel, KernelError, Launcher
+from cellbox.guest.kernel.spares import Spares
 from cellbox.wire.messages import (
     CellDone,
     CloseContext,
@@ -39,6 +45,8 @@ from cellbox.wire.messages import (
 MAX_CONTEXTS = 16
 """Per sandbox. Each is a process of 30 MB and more of its own."""
 PYTHON = "python"
+SPARES = 2
+"""Kernels kept ready, once a context beside the first was asked for."""
 _LIMITS = (resource.RLIMIT_NPROC, resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)
 
 
@@ -76,9 +84,12 @@ class Contexts:
         self.problem = ""
         """Why there is none."""
         self._table = table
-        self._launchers: dict[str, Launcher] = {}  # by language
+        self._program = ""
+        self._boot: dict[str, Any] = {}
+        self._environment: dict[str, str] = {}
+        self._python: Launcher | None = None
         self._contexts: dict[str, _Context] = {}
-        self._spare: asyncio.Task[Kernel] | None = None
+        self._spares: Spares | None = None
 
     def handlers(self) -> dict[type[Request], Handler]:
         return {
@@ -100,6 +111,7 @@ class Contexts:
         if not program:
             self.problem = "the template has no python3"
             return "", self.problem
+        self._program = program
         launcher = Launcher(self._table)
         self.python, self.problem = await launcher.start(program, environment)
         if self.python:
@@ -108,19 +120,19 @@ class Contexts:
             except KernelError as error:
                 self.python, self.problem = "", str(error)
             else:
-                self._launchers[PYTHON] = launcher
+                self._python = launcher
         return self.python, self.problem
 
     async def configure(self, request: Configure, environment: Mapping[str, str], root: str = system.USER_ROOT) -> None:
         """Make the kernels to come this sandbox's own, and have the first one ready for its context."""
         limits = [[kind, *resource.getrlimit(kind)] for kind in _LIMITS]
-        launcher = self._launchers.get(PYTHON)
-        if launcher is None:
+        self._environment = dict(environment)
+        self._boot = {"root": root, "entropy": request.entropy, "env": self._environment, "limits": limits}
+        if self._python is None:
             return
-        launcher.configure(root=root, entropy=request.entropy, env=environment, limits=limits)
-        self._fork_spare()
-        if self._spare is not None:
-            await asyncio.wait([self._spare])
+        self._python.configure(root=root, entropy=request.entropy, env=environment, limits=limits)
+        self._spares = Spares(self._python)
+        await self._spares.keep(1).wait()
 
     def activity(self) -> tuple[int, int]:
         """Return (cells in progress or waiting, kernels that have threads of their own between cells)."""
@@ -131,7 +143,7 @@ class Contexts:
     def note_out_of_memory(self, pid: int) -> bool:
         """Take note that this process is about to be killed for its memory. True when it is a kernel."""
         for context in self._contexts.values():
-            if context.kernel is not None and context.kernel.pid == pid:
+            if context.kernel is not None and context.kernel.owns(pid):
                 context.kernel.ran_out_of_memory = True
                 return True
         return False
@@ -140,23 +152,21 @@ class Contexts:
         """End every kernel and the zygote."""
         for context in list(self._contexts.values()):
             await self._end(context)
-        spare = await self._take_spare()
-        if spare is not None:
-            await spare.kill()
-            spare.link.close()
-        for launcher in self._launchers.values():
-            launcher.close()
+        if self._spares is not None:
+            await self._spares.end()
+        if self._python is not None:
+            self._python.close()
 
     # ----------------------------------------------------------------------------------------------- operations
 
     async def _create(self, _stream: Stream, request: CreateContext) -> ContextInfo:
-        self._launcher(request.language)
+        language, _launcher = self._launcher(request.language)
         if request.context_id in self._contexts:
             raise Refusal("invalid_request", f"there is a context {request.context_id!r} already")
         if len(self._contexts) >= MAX_CONTEXTS:
             raise Refusal("context_limit", f"a sandbox has at most {MAX_CONTEXTS} contexts; close one first")
         cwd = request.cwd or _default_directory()
-        context = _Context(request.context_id, request.language, cwd, request.env)
+        context = _Context(request.context_id, language, cwd, request.env)
         self._contexts[context.id] = context
         try:
             await self._kernel(context)
@@ -196,7 +206,8 @@ class Contexts:
             context.running = None
             if execution.is_dead:
                 await self._discard(context)
-                self._fork_spare()
+                if context.language == PYTHON and self._spares is not None:
+                    self._spares.keep(1)
         context.threads = done.background_threads
         return done
 
@@ -227,7 +238,7 @@ class Contexts:
         return ContextList(contexts=[context.info() for context in self._contexts.values()])
 
     async def _languages(self, _stream: Stream, _request: ListLanguages) -> LanguageList:
-        return LanguageList(languages=sorted(self._launchers))
+        return LanguageList(languages=self._names())
 
     # -------------------------------------------------------------------------------------------------- kernels
 
@@ -237,52 +248,52 @@ class Contexts:
             raise Refusal("context_not_found", f"there is no context {context_id!r}")
         return context
 
-    def _launcher(self, language: str) -> Launcher:
-        launcher = self._launchers.get(language)
-        if launcher is not None:
-            return launcher
-        there = ", ".join(sorted(self._launchers)) or "none"
+    def _launcher(self, language: str) -> tuple[str, Launcher | BridgeLauncher]:
+        """Return a language's own name and what starts its kernels."""
+        if language == PYTHON and self._python is not None:
+            return PYTHON, self._python
+        specs = kernelspecs.find(self._environment) if self._program else []
+        spec = kernelspecs.choose(specs, language)
+        if spec is not None:
+            name = spec.name if language.lower() == spec.name else spec.language
+            launcher = BridgeLauncher(
+                self._table, spec, python=self._program, environment=self._environment, boot=self._boot
+            )
+            return name, launcher
+        there = ", ".join(self._names()) or "none"
         why = f" ({self.problem})" if language == PYTHON and self.problem else ""
         raise Refusal("unknown_language", f"no kernel for {language!r} in this template{why}; there is: {there}")
+
+    def _names(self) -> list[str]:
+        specs = kernelspecs.find(self._environment) if self._program else []
+        return sorted({*kernelspecs.names(specs), *([PYTHON] if self._python is not None else [])})
 
     async def _kernel(self, context: _Context) -> Kernel:
         """Return the context's kernel, a fresh one if it has none."""
         if context.kernel is not None:
             return context.kernel
-        launcher = self._launcher(context.language)
+        _name, launcher = self._launcher(context.language)
+        kernel: Kernel | None = None
         try:
-            kernel = await self._take_spare()
+            if context.language == PYTHON and self._spares is not None:
+                kernel = await self._spares.take()
             if kernel is None:
                 kernel = await launcher.fork()
-                self._fork_spare()  # who needed a second kernel is likely to need a third
-            answer: dict[str, Any] = await kernel.ask(op="adopt", cwd=context.cwd, env=context.env)
+            answer: dict[str, Any] = await kernel.ask(op="adopt", cwd=context.cwd, env=context.env, **kernel.adoption)
         except KernelError as error:
+            if kernel is not None:
+                await kernel.kill()
+                kernel.link.close()
             raise Refusal("internal", str(error)) from None
         if answer.get("type") != "ready":
             await kernel.kill()
             kernel.link.close()
             raise Refusal("invalid_request", str(answer.get("message")))
+        kernel.note_adopted()
         kernel.link.become_idle()
         context.kernel = kernel
-        return kernel
-
-    def _fork_spare(self) -> None:
-        """Fork a kernel ahead of need: a fork takes up to 100 ms under gVisor."""
-        launcher = self._launchers.get(PYTHON)
-        if launcher is not None and self._spare is None:
-            self._spare = asyncio.get_running_loop().create_task(launcher.fork())
-
-    async def _take_spare(self) -> Kernel | None:
-        spare, self._spare = self._spare, None
-        if spare is None:
-            return None
-        try:
-            kernel = await spare
-        except KernelError:
-            return None
-        if kernel.ended.done() or kernel.link.is_closed:
-            kernel.link.close()
-            return None
+        if context.language == PYTHON and self._spares is not None and len(self._contexts) > 1:
+            self._spares.keep(SPARES)  # who needed a second kernel is likely to need a third; not before this one is up
         return kernel
 
     async def _discard(self, context: _Context) -> None:
@@ -295,7 +306,7 @@ class Contexts:
         self._contexts.pop(context.id, None)
         context.is_closed = True
         if context.running is not None:
-            context.running.stop("restart")
+            context.running.stop("closed")
         async with context.turn:
             await self._discard(context)
 

@@ -92,7 +92,7 @@ async def read(stream: Stream, request: ReadFile) -> FileRead:
 
 
 async def write(stream: Stream, request: WriteFile) -> FileWritten:
-    """Write a file, whole or not at all; `append` writes in place."""
+    """Write a file, whole or not at all; `append` writes in place. `user` owns it, and can do only what it may do."""
     path = check_path(request.path)
     if request.mode is not None and not 0 <= request.mode <= 0o7777:
         raise Refusal("invalid_request", f"no possible permission bits: {request.mode}")
@@ -100,13 +100,14 @@ async def write(stream: Stream, request: WriteFile) -> FileWritten:
     with refusing(path):
         if path.endswith("/"):
             raise IsADirectoryError(21, "a file's path can't end with a slash")
-        old = _status(path)
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            raise Refusal("path_conflict", f"{path}: not a regular file")
-        target = os.path.realpath(path)
-        _make_directories(os.path.dirname(target), 0o755, owner)
+        with accounts.acting_as(owner):
+            old = _status(path)
+            if old is not None and not stat.S_ISREG(old.st_mode):
+                raise Refusal("path_conflict", f"{path}: not a regular file")
+            target = os.path.realpath(path)
+            _make_directories(os.path.dirname(target), 0o755)
         if request.append:
-            size = await _append(stream, target, request.mode, owner if old is None else None)
+            size = await _append(stream, target, request.mode, owner, is_new=old is None)
         else:
             size = await _replace(stream, target, request.mode, owner, old)
     return FileWritten(size=size)
@@ -118,7 +119,8 @@ async def _replace(
     directory = os.path.dirname(target)
     # A short name of our own: the target's may be as long as names can be.
     partial = os.path.join(directory, f".cellbox-{secrets.token_hex(8)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with accounts.acting_as(owner):
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             size = await _receive(stream, descriptor)
@@ -131,20 +133,24 @@ async def _replace(
             os.fchmod(descriptor, mode)  # after the owner, whose change clears set-uid bits
         finally:
             os.close(descriptor)
-        os.rename(partial, target)
+        with accounts.acting_as(owner):
+            os.rename(partial, target)
     except BaseException:
-        with suppress(OSError):
+        with suppress(OSError), accounts.acting_as(owner):
             os.unlink(partial)
         raise
     return size
 
 
-async def _append(stream: Stream, target: str, mode: int | None, owner: accounts.Account | None) -> int:
+async def _append(
+    stream: Stream, target: str, mode: int | None, owner: accounts.Account | None, *, is_new: bool
+) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(target, flags, _NEW_FILE_MODE)
+    with accounts.acting_as(owner):
+        descriptor = os.open(target, flags, _NEW_FILE_MODE)
     try:
         _regular_size(descriptor, target)  # it may have become a FIFO since we looked
-        if owner is not None:
+        if owner is not None and is_new:
             os.fchown(descriptor, owner.uid, owner.gid)
         if mode is not None:
             os.fchmod(descriptor, mode)
@@ -243,7 +249,7 @@ async def make_directory(_: Stream, request: MakeDirectory) -> Done:
         raise Refusal("invalid_request", f"no possible permission bits: {request.mode}")
     with refusing(path):
         if not os.path.isdir(path):
-            _make_directories(path, request.mode, None)
+            _make_directories(path, request.mode)
     return Done()
 
 
@@ -254,7 +260,7 @@ async def move(_: Stream, request: Move) -> Done:
     with refusing(target):
         if not request.overwrite and os.path.lexists(target):
             raise Refusal("path_conflict", f"{target}: exists already")
-        _make_directories(os.path.dirname(target), 0o755, None)
+        _make_directories(os.path.dirname(target), 0o755)
         try:
             os.rename(source, target)
         except OSError as error:
@@ -293,16 +299,14 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _make_directories(path: str, mode: int, owner: accounts.Account | None) -> None:
-    """Make a directory and its parents. Only those that are made get mode and owner."""
+def _make_directories(path: str, mode: int) -> None:
+    """Make a directory and its parents. Only those that are made get the mode."""
     missing: list[str] = []
     while path not in ("", "/") and not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):
         os.mkdir(directory)
-        if owner is not None:
-            os.chown(directory, owner.uid, owner.gid)
         os.chmod(directory, mode if directory == missing[0] else 0o755)
 
 

@@ -61,6 +61,7 @@ class Watcher:
         self._limit = 0
         self._tasks = 0
         self._own = 0
+        self._engine = _ENGINE_BYTES
         self._free = 0
         self._count = 0
         self._disk = -1
@@ -102,12 +103,16 @@ class Watcher:
         """Look once and enforce what is exceeded. False when nothing of the user's runs."""
         count = self._count = self._processes.count()
         self._free = self._limit + self._own - self._used()
+        if not self._commands.running and self._kernels.activity() == (0, 0) and not self._processes.background(()):
+            # What the engine still holds is nobody's: its garbage, which it keeps until it feels like collecting it.
+            self._engine = max(_ENGINE_BYTES, self._kilobytes("sentry-meminfo", b"HeapAlloc:") * 1024)
+            self._free = self._limit + self._own - self._used()
+            if self._free >= 0:
+                return False
         if self._free < 0:
             await self._end_largest(-self._free)
         elif self._is_crowded(count):
             await self._end_swarm(f"too many processes: {count} of {self._tasks}", lambda _: 1)
-        elif not self._commands.running and self._kernels.activity() == (0, 0):
-            return bool(self._processes.background(frozenset()))
         return True
 
     def _used(self) -> int:
@@ -118,7 +123,7 @@ class Watcher:
         """
         disk = os.fstatvfs(self._disk)
         anonymous = self._kilobytes("meminfo", b"AnonPages:") * 1024
-        engine = max(self._kilobytes("sentry-meminfo", b"HeapAlloc:") * 1024 - _ENGINE_BYTES, 0)
+        engine = max(self._kilobytes("sentry-meminfo", b"HeapAlloc:") * 1024 - self._engine, 0)
         return anonymous + engine - (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
     def _kilobytes(self, file: str, field: bytes) -> int:

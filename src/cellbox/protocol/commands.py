@@ -54,12 +54,15 @@ class StdoutChunk(Value, tag_field="event", tag="stdout"):
     """Bytes of standard output, as text; a character is never split over two chunks."""
 
     chunk: str
+    late: bool = False
+    """In a cell: background work printed it before the cell began."""
 
 
 class StderrChunk(Value, tag_field="event", tag="stderr"):
     """Bytes of standard error, as text; a character is never split over two chunks."""
 
     chunk: str
+    late: bool = False
 
 
 class CommandExited(Value, tag_field="event", tag="exit"):

@@ -17,7 +17,7 @@ class CreateContext(RequestBody):
     """Body of `create_context`."""
 
     language: str = "python"
-    """`python` (or `py`, `python3`, empty)."""
+    """`python` (or `py`, `python3`, empty), or any language that the template has a Jupyter kernelspec for."""
     cwd: str | None = None
     """Absolute. Default `/workspace`."""
     env: dict[str, str] = {}
@@ -97,6 +97,9 @@ class Execution(Value):
     stdout_dropped_bytes: int = 0
     stderr_dropped_bytes: int = 0
     dropped_results: int = 0
+    late_stdout_bytes: int = 0
+    """So many bytes at the head of `stdout` were printed by background work before this cell began."""
+    late_stderr_bytes: int = 0
 
 
 class CellDisplay(Value, tag_field="event", tag="display"):

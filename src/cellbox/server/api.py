@@ -205,6 +205,7 @@ class _Exchange:
             known = errors.InternalError("internal error", detail="the daemon's log has more under this request id")
         if self.is_answered:
             # Too late for another status. Ending without the last chunk is how HTTP tells that the body is not whole.
+            _log.warning("answer broken off", request_id=self.request_id.decode(), reason=known.message[:500])
             if self.connection is not None:
                 self.connection.transport.close()
             return

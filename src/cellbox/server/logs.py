@@ -41,10 +41,16 @@ def configure_logs(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     # Libraries have little to say that is of use: uvicorn's start and stop lines are ours to tell.
     root.setLevel(max(level, logging.WARNING))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell whether a record of uvicorn's says what our own log does not: why an answer was broken off is told there."""
+    return not record.getMessage().startswith("ASGI callable returned without completing response")
 
 
 def _to_json(event: EventDict, **_options: Any) -> str:

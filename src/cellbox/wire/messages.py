@@ -11,54 +11,24 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from cellbox.wire.answers import FAILURE_CODES as FAILURE_CODES  # all of that module is this one's too
 from cellbox.wire.answers import (
-    FAILURE_CODES as FAILURE_CODES,
+    Activity,
+    CellDone,
+    Configured,
+    ContextInfo,
+    ContextList,
+    Done,
+    Exited,
+    Failure,
+    FileInfo,
+    FileRead,
+    FileWritten,
+    Interrupted,
+    LanguageList,
+    Listed,
 )
-from cellbox.wire.answers import (
-    Activity as Activity,
-)
-from cellbox.wire.answers import (
-    CellDone as CellDone,
-)
-from cellbox.wire.answers import (
-    CellError as CellError,
-)
-from cellbox.wire.answers import (
-    Configured as Configured,
-)
-from cellbox.wire.answers import (
-    ContextInfo as ContextInfo,
-)
-from cellbox.wire.answers import (
-    ContextList as ContextList,
-)
-from cellbox.wire.answers import (
-    Done as Done,
-)
-from cellbox.wire.answers import (
-    Exited as Exited,
-)
-from cellbox.wire.answers import (
-    Failure as Failure,
-)
-from cellbox.wire.answers import (
-    FileInfo as FileInfo,
-)
-from cellbox.wire.answers import (
-    FileRead as FileRead,
-)
-from cellbox.wire.answers import (
-    FileWritten as FileWritten,
-)
-from cellbox.wire.answers import (
-    Interrupted as Interrupted,
-)
-from cellbox.wire.answers import (
-    LanguageList as LanguageList,
-)
-from cellbox.wire.answers import (
-    Listed as Listed,
-)
+from cellbox.wire.answers import CellError as CellError
 
 # --------------------------------------------------------------------------------------------- requests (OPEN)
 
@@ -318,6 +288,18 @@ class Display:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateOutput:
+    """First event of a cell, when background work printed after the cell before it had ended.
+
+    The first so many bytes of this cell's stdout and stderr are that work's.
+    """
+
+    type: Literal["late_output"] = "late_output"
+    stdout: int = 0
+    stderr: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
     """A part of a directory listing."""
 
@@ -349,7 +331,7 @@ Outcome = (
     Failure | Done | Configured | Exited | CellDone | ContextInfo | ContextList | LanguageList | Interrupted | FileRead
     | FileWritten | FileInfo | Listed | Activity
 )  # fmt: skip
-Event = Display | Entries | FileOpened | LogLine
+Event = Display | LateOutput | Entries | FileOpened | LogLine
 ANSWERS: dict[type[Request], type[Outcome]] = {
     Configure: Configured,
     Exec: Exited,
@@ -373,7 +355,13 @@ ANSWERS: dict[type[Request], type[Outcome]] = {
 """What each request is answered with when it is not a `Failure`."""
 OPERATIONS: dict[str, type[Request]] = {request.op: request for request in ANSWERS}
 """By the `op` field."""
-EVENTS: dict[str, type[Event]] = {"display": Display, "entries": Entries, "file_opened": FileOpened, "log": LogLine}
+EVENTS: dict[str, type[Event]] = {
+    "display": Display,
+    "late_output": LateOutput,
+    "entries": Entries,
+    "file_opened": FileOpened,
+    "log": LogLine,
+}
 """By the `type` field."""
 
 

@@ -51,6 +51,13 @@ class Outcome:
         return [value for kind, value in self.events if kind == "display"]
 
     @property
+    def late(self) -> dict[str, int]:
+        """Bytes of both streams that were written before the cell began."""
+        found = [value for kind, value in self.events if kind == "late_output"]
+        assert not found or self.events[0][0] == "late_output"
+        return {name: sum(value[name] for value in found) for name in ("stdout", "stderr")}
+
+    @property
     def text(self) -> str | None:
         main = [display["bundle"].get("text/plain") for display in self.displays if display["is_main"]]
         assert len(main) <= 1
@@ -135,7 +142,8 @@ class Host:
         else:
             document = assembler.add(frame)
             if document is not None and frame.kind == Kind.MESSAGE:
-                outcome.events.append(("display", json.loads(document)))
+                event = json.loads(document)
+                outcome.events.append((event["type"], event))
             elif document is not None:
                 outcome.answer = json.loads(document)
                 self._open.pop(frame.stream)
@@ -170,7 +178,7 @@ class Bench:
                 if version:
                     break
         else:
-            pytest.skip(f"no kernel here: {problem}")
+            pytest.fail(f"no kernel here: {problem}")
         configure = messages.Configure(hostname="h", memory_mb=1024, disk_mb=1024, tasks=256, entropy="ab" * 32)
         await self.contexts.configure(configure, environment, "")
         self.host = Host(self.contexts.handlers())

@@ -8,13 +8,6 @@ import json
 
 import pytest
 
-
-@pytest.fixture(autouse=True)
-def _needs_matplotlib(shared):
-    if shared.run("import matplotlib, pandas").answer["error"]:
-        pytest.skip("no matplotlib in this interpreter")
-
-
 PLT = "import matplotlib.pyplot as plt\n"
 FIGURES = [
     # name, code, (source, is_main) of each display
@@ -101,8 +94,7 @@ def test_data_frames_have_text_and_html(shared):
 
 
 def test_plotly_figures_come_once_and_small(fresh):
-    if fresh.run("import plotly.express").answer["error"]:
-        pytest.skip("no plotly in this interpreter")
+    assert not fresh.run("import plotly.express").answer["error"]
     outcome = fresh.run(
         "import plotly.graph_objects as go\nfig = go.Figure(go.Bar(x=[1, 2], y=[3, 4]))\nfig.show()\nfig", 50
     )

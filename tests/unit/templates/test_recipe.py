@@ -22,7 +22,7 @@ MINIMAL = 'name = "mine"\nbase = "base"\n'
 
 
 def test_built_in_recipes_are_good() -> None:
-    assert builtin_names() == ["base", "code-interpreter", "node"]
+    assert builtin_names() == ["base", "code-interpreter", "node", "polyglot"]
     for name in builtin_names():
         assert read_recipe(RECIPES / name).name == name
 

@@ -19,8 +19,8 @@ def describe(error: BaseException) -> dict[str, str]:
     """Return the fields of a `CellError`. Never raises, whatever the exception's own methods do."""
     return {
         "name": type(error).__name__,
-        "value": limits.cut_middle(_plain(_message(error)), limits.MAX_ERROR_VALUE),
-        "traceback": limits.cut_middle(_plain(_format(error)), limits.MAX_TRACEBACK),
+        "value": limits.cut_middle(plain(_message(error)), limits.MAX_ERROR_VALUE),
+        "traceback": limits.cut_middle(plain(_format(error)), limits.MAX_TRACEBACK),
     }
 
 
@@ -84,5 +84,6 @@ def _is_machinery(filename: str) -> bool:
     )
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return text without colour codes."""
     return _ANSI.sub("", text)

@@ -11,9 +11,11 @@ from typing import Any, Literal
 from cellbox.guest.channel import Stream
 from cellbox.guest.kernel.launcher import Kernel
 from cellbox.wire.frames import Kind
-from cellbox.wire.messages import CellDone, CellError, RunCell
+from cellbox.wire.messages import CellDone, CellError, LateOutput, RunCell
 
-Reason = Literal["timeout", "cancelled", "interrupt", "restart"]
+Reason = Literal["timeout", "cancelled", "interrupt", "restart", "closed"]
+_AT_ONCE = ("restart", "closed")
+"""Reasons not to ask first: the kernel's state is not wanted any more."""
 
 _GRACE_SECONDS = 1.0
 """How long each step of an interrupt may take. Two steps, so a cell ends at most this twice after its deadline."""
@@ -25,6 +27,7 @@ _SENTENCES: dict[str, str] = {
     "cancelled": "The cell was stopped because its caller gave it up",
     "interrupt": "The cell was interrupted",
     "restart": "The kernel was restarted",
+    "closed": "The context was closed",
 }
 
 
@@ -76,6 +79,9 @@ class Execution:
     async def _pump(self, document: bytes) -> dict[str, Any] | None:
         """Pass output on until the answer. None when the kernel is gone, or has answered nonsense."""
         link = self._kernel.link
+        late = link.late_bytes()
+        if any(late):
+            await self._stream.emit(LateOutput(stdout=late[0], stderr=late[1]))
         with contextlib.suppress(OSError):  # it has died since the last cell; what it said may still be read
             await link.request(document)
         while (item := await link.next()) is not None:
@@ -100,11 +106,12 @@ class Execution:
             await self._bury()
             return ""
         kernel.link.make_room()
-        if self._stop.result() != "restart":
+        if self._stop.result() not in _AT_ONCE:
             for interrupt in (kernel.interrupt, kernel.interrupt_hard):
                 interrupt()
                 await self._first(_GRACE_SECONDS)
                 if self._is_over:
+                    kernel.end_interrupted()
                     await self._bury()
                     return "interrupted"
         await kernel.kill()
@@ -160,16 +167,26 @@ class Execution:
         if not self._kernel.ended.done():
             await asyncio.wait([self._kernel.ended], timeout=_NEWS_SECONDS)
         lost = "the kernel was replaced, so variables and imports are gone."
+        if step == "killed" and self._stop.result() == "closed":
+            return CellDone(outcome="killed", reason="closed", state_kept=False, exit=137, hint=f"{self._sentence()}.")
         if step == "killed":
             did = (
                 f"{self._sentence()}; it did not react, "
-                if self._stop.result() != "restart"
+                if self._stop.result() not in _AT_ONCE
                 else f"{self._sentence()}; "
             )
             return CellDone(
                 outcome="killed", reason=self._stop.result(), state_kept=False, exit=137, hint=f"{did}{lost}"
             )
         status = self._kernel.ended.result() if self._kernel.ended.done() else None
+        if step == "interrupted" and status is not None and os.WIFSIGNALED(status):
+            return CellDone(  # it knows no better answer to SIGINT than to end
+                outcome="killed",
+                reason=self._stop.result(),
+                state_kept=False,
+                exit=137,
+                hint=f"{self._sentence()}; that ended its kernel, {lost}",
+            )
         if self._kernel.ran_out_of_memory:
             reason, code, why = "out_of_memory", 137, "ran out of memory"
         elif status is not None and os.WIFSIGNALED(status):
@@ -179,7 +196,11 @@ class Execution:
             code = os.waitstatus_to_exitcode(status) if status is not None else 1
             reason, why = "exit", f"exited with code {code}"
         return CellDone(
-            outcome="died", reason=reason, state_kept=False, exit=code, hint=f"The Python process {why}; {lost}"
+            outcome="died",
+            reason=reason,
+            state_kept=False,
+            exit=code,
+            hint=f"The {self._kernel.title} process {why}; {lost}",
         )
 
     def _sentence(self) -> str:

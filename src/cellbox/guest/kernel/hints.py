@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bdb
+import re
+from collections.abc import Iterable
 
 NO_STDIN = "There is nobody to type an answer in this sandbox: pass the value in the code instead of asking for it."
 
@@ -34,6 +36,13 @@ _PIP_NAMES = {
 }
 
 
+_INSTALLS = re.compile(r"\b(pip3?|uv|conda|mamba|npm|apt|apt-get)\b.*\b(install|add|download|update)\b")
+NO_NETWORK = (
+    "The sandbox has no network, so nothing can be installed from an index: use what the template has, or upload the "
+    "package's files and install those."
+)
+
+
 class StdinNotAvailableError(EOFError, NotImplementedError):
     """Raised at once by everything that would wait for a person. An `EOFError`, which scripts know how to handle."""
 
@@ -50,3 +59,25 @@ def for_error(error: BaseException) -> str:
     if isinstance(error, (StdinNotAvailableError, bdb.BdbQuit)):
         return NO_STDIN
     return ""
+
+
+def for_commands(commands: Iterable[str]) -> str:
+    """Return a hint for shell commands that failed, or an empty string."""
+    if any(map(_INSTALLS.search, commands)) and not has_network():
+        return NO_NETWORK
+    return ""
+
+
+def has_network() -> bool:
+    """Tell whether there is a way out beside the loopback interface."""
+    for path in ("/proc/net/route", "/proc/net/ipv6_route"):
+        try:
+            with open(path) as table:
+                lines = table.read(65536).splitlines()
+        except OSError:
+            continue
+        if path.endswith("/route"):
+            lines = lines[1:]
+        if any(line.split() and "lo" not in (line.split()[0], line.split()[-1]) for line in lines):
+            return True
+    return False

@@ -20,7 +20,7 @@ from cellbox.wire.frames import Kind
 _START_SECONDS = 60.0  # matplotlib lists every font at its first import
 _ANSWER_SECONDS = 10.0
 _HARD_INTERRUPT = signal.SIGRTMIN + 5  # `process.HARD_INTERRUPT`; that module is not for PID 1
-_ARCHIVE = __file__.partition("/cellbox/guest/")[0]
+ARCHIVE = __file__.partition("/cellbox/guest/")[0]
 _BOOTSTRAP = "import sys; sys.path.insert(0, {0!r}); from cellbox.guest.kernel.zygote import main; main(3, {0!r})"
 
 
@@ -31,20 +31,27 @@ class KernelError(Exception):
 class Kernel:
     """One kernel process, as PID 1 sees it."""
 
+    answer_seconds = _ANSWER_SECONDS
+    title = "Python"
+    """What it is called where its end is told of."""
+
     def __init__(self, table: processes.Processes, link: Link, pid: int, ended: asyncio.Future[int]) -> None:
         self.link = link
         self.pid = pid
         self.ended = ended
         """Resolves to the wait status."""
         self.ran_out_of_memory = False
+        self.adoption: dict[str, Any] = {}
+        """What `adopt` says beside the context's directory and variables."""
         self._table = table
         self._older_children: set[int] = set()
+        self._interrupted: set[int] = set()
 
     async def ask(self, **request: Any) -> dict[str, Any]:
         """Send a request whose answer comes soon, and return the answer. Raises `KernelError`."""
         link = self.link
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(self.answer_seconds):
                 await link.request(json.dumps(request).encode())
                 await asyncio.shield(link.milestone)
         except (TimeoutError, OSError) as error:
@@ -63,10 +70,19 @@ class Kernel:
         children = self._table.file(f"{self.pid}/task/{self.pid}/children").split()
         self._older_children = {int(pid) for pid in children}
 
+    def note_adopted(self) -> None:
+        """It has become a context's."""
+
+    def owns(self, pid: int) -> bool:
+        """Tell whether the end of this process is the kernel's end."""
+        return pid == self.pid
+
     def interrupt(self) -> None:
         """Interrupt the cell, and what it started, as Ctrl-C would."""
+        self._interrupted = set(self._started_by_cell())
         processes.send(self.pid, signal.SIGINT)
-        for pid in self._started_by_cell():
+        processes.send(self.pid, signal.SIGCONT)  # the cell may have stopped its own process
+        for pid in self._interrupted:
             processes.send(pid, signal.SIGINT)
 
     def interrupt_hard(self) -> None:
@@ -74,6 +90,12 @@ class Kernel:
         for pid in self._started_by_cell():
             processes.send(pid, signal.SIGKILL)
         processes.send(self.pid, _HARD_INTERRUPT)  # type: ignore[arg-type]
+
+    def end_interrupted(self) -> None:
+        """Kill what an interrupted cell leaves behind: a child that ignores SIGINT, whoever its parent is by now."""
+        for pid in self._interrupted.union(self._started_by_cell()) & self._table.snapshot().keys():
+            processes.send(pid, signal.SIGKILL)
+        self._interrupted = set()
 
     async def kill(self) -> None:
         """End the kernel and everything that came from it."""
@@ -99,6 +121,8 @@ class Launcher:
     def __init__(self, table: processes.Processes) -> None:
         self._table = table
         self._control: socket.socket | None = None
+        self._zygote_pid = 0
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the template's: the user may remove theirs
         self._argv: list[str] = []
         self._environment: dict[str, str] = {}
         self._ready: asyncio.Future[dict[str, Any]] | None = None
@@ -110,21 +134,21 @@ class Launcher:
 
     async def start(self, python: str, environment: Mapping[str, str]) -> tuple[str, str]:
         """Start the zygote with this interpreter. Returns (its version, "") or ("", why there is no kernel)."""
-        self._argv = [python, "-c", _BOOTSTRAP.format(_ARCHIVE)]
+        self._argv = [python, "-c", _BOOTSTRAP.format(ARCHIVE)]
         self._environment = dict(environment)
         loop = asyncio.get_running_loop()
         ours, theirs = protocol.packet_pair()
         log = os.memfd_create("zygote-errors", os.MFD_CLOEXEC)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         end = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 20)  # a dup2 onto itself would stay close-on-exec
         try:
             child = self._table.spawn(
                 self._argv,
                 env=self._environment,
-                files=((null, 0), (log, 1), (log, 2), (end, 3)),
+                files=((self._null, 0), (log, 1), (log, 2), (end, 3)),
                 in_template=True,
             )
             self._table.mark_zygote(child.pid)
+            self._zygote_pid = child.pid
             theirs.close()
             os.close(end)  # so that the end of the zygote is the end of the connection
             end = -1
@@ -147,9 +171,14 @@ class Launcher:
             return "", f"{python} could not be started: {error.strerror}"
         finally:
             theirs.close()
-            for fd in (log, null, end):
+            for fd in (log, end):
                 if fd >= 0:
                     os.close(fd)
+
+    @property
+    def boot(self) -> dict[str, Any]:
+        """What every kernel is told to become."""
+        return self._boot
 
     def configure(self, *, root: str, entropy: str, env: Mapping[str, str], limits: list[list[int]]) -> None:
         """Say what every kernel forked from now on is to become."""
@@ -166,10 +195,16 @@ class Launcher:
             embryo, self._embryo = self._embryo, None
             if embryo is not None and not embryo.ended.done():
                 return await self._make_ready(embryo)
-            if self._control is None:
-                _version, problem = await self.start(self._argv[0], self._environment)  # a user's process killed it
-                if problem:
-                    raise KernelError(problem)
+            if self._control is not None:
+                try:
+                    return await self._make_ready(await self._fork())
+                except KernelError:
+                    if self._control is not None:
+                        raise
+            # A user's process killed the zygote, maybe just now.
+            _version, problem = await self.start(self._argv[0], self._environment)
+            if problem:
+                raise KernelError(problem)
             return await self._make_ready(await self._fork())
 
     async def _fork(self) -> Kernel:
@@ -181,6 +216,7 @@ class Launcher:
         token = b"\x00" + secrets.token_bytes(protocol.TOKEN_BYTES - 1)
         link = Link(ours, (out, err), token)
         try:
+            processes.send(self._zygote_pid, signal.SIGCONT)  # a user's process may have stopped it with all others
             socket.send_fds(self._control, [b"fork"], [theirs.fileno(), out_end, err_end])
             pid = await asyncio.wait_for(self._forked, _ANSWER_SECONDS)
         except (OSError, TimeoutError) as error:

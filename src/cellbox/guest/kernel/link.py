@@ -101,6 +101,15 @@ class Link:
             self._update_readers()
         return item
 
+    def late_bytes(self) -> tuple[int, int]:
+        """Return how many bytes of stdout and stderr wait that were written between cells; before `request`."""
+        self._leave_idle()
+        counts = {DataChannel.STDOUT: 0, DataChannel.STDERR: 0}
+        for item in self._items:
+            if item.kind == Kind.DATA:
+                counts[item.channel] += len(item.payload)
+        return counts[DataChannel.STDOUT], counts[DataChannel.STDERR]
+
     def become_idle(self) -> None:
         """No cell runs: keep a little of what still comes, and drop the rest."""
         self._is_idle = True

@@ -187,12 +187,10 @@ def become_kernel(shell: Any, channel: socket.socket, pipes: tuple[int, int]) ->
     try:
         os.setsid()
         _ignore_interrupts()
+        # Standard input is the zygote's, which is empty; the user's own /dev/null may be anything by now.
         for pipe, target in zip(pipes, (1, 2), strict=True):
             os.dup2(pipe, target)
             os.close(pipe)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
         private = fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, _PRIVATE_FD)
         channel.close()
         Kernel(shell, socket.socket(fileno=private), (1, 2)).serve()

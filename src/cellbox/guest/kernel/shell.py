@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from IPython.core.profiledir import ProfileDir
 from traitlets import observe
 from traitlets.config import Config
 
-from cellbox.guest.kernel import errors, hints, limits
+from cellbox.guest.kernel import errors, hints, limits, tables
 from cellbox.guest.kernel.display import PLAIN, Displays
 from cellbox.guest.kernel.figures import Figures
 from cellbox.guest.kernel.inline import InlineBackend
@@ -103,6 +104,7 @@ class Shell(InteractiveShell):
         config.InteractiveShell.colors = "nocolor"
         config.InteractiveShell.cache_size = _KEPT_RESULTS
         config.InteractiveShell.autoawait = True
+        self._failed_commands: list[str] = []
         super().__init__(
             config=config,
             profile_dir=_Profile(location="/nonexistent"),
@@ -122,11 +124,17 @@ class Shell(InteractiveShell):
         formatter = self.display_formatter
         for kind in (str, bytes, bytearray):
             formatter.formatters[PLAIN].for_type(kind, _pretty_string)
+        plain = formatter.formatters[PLAIN]
+        for frames, columns in (("pandas", "pandas"), ("pandas.core.frame", "pandas.core.series")):  # since 3, before
+            plain.for_type_by_name(frames, "DataFrame", tables.plain_frame)
+            plain.for_type_by_name(columns, "Series", tables.plain_series)
+            formatter.formatters["text/html"].for_type_by_name(frames, "DataFrame", tables.html)
         bundles = formatter.mimebundle_formatter
         bundles.for_type_by_name("matplotlib.figure", "Figure", self.figures.bundle)
         bundles.for_type_by_name("plotly.basedatatypes", "BaseFigure", self.plotly.bundle)
         formatter.ipython_display_formatter.for_type_by_name("plotly.basedatatypes", "BaseFigure", _not_by_itself)
         self.set_hook("show_in_pager", self._page, 99)
+        self.register_magic_function(self._pip, "line", "pip")
 
     def warm_up(self) -> None:
         """Go once through what every cell goes through: the first real one is then as quick as the next."""
@@ -137,6 +145,7 @@ class Shell(InteractiveShell):
         """Run a cell and send all that comes of it. Returns the fields of its `CellDone`."""
         self._failure: BaseException | None = None
         self._is_noise = False
+        self._failed_commands: list[str] = []
         self.displays.begin_cell()
         self.figures.begin_cell()
         self.cell_loop.begin_cell()
@@ -155,6 +164,8 @@ class Shell(InteractiveShell):
             fields["exit"] = _exit_code(error)
         elif error is not None:
             fields |= {"exit": 1, "error": errors.describe(error), "hint": hints.for_error(error)}
+        if not fields["hint"]:
+            fields["hint"] = hints.for_commands(self._failed_commands)
         fields["dropped_displays"] = self.displays.dropped
         fields["background_threads"] = sum(map(self._is_users, threading.enumerate()))
         return fields
@@ -234,12 +245,18 @@ class Shell(InteractiveShell):
     def init_virtualenv(self):
         """The interpreter is the template's; the environment is not known yet."""
 
+    def _pip(self, line):
+        """Run pip for this interpreter. What it installs can be imported at once, so nothing is said of a restart."""
+        self.system(f"{shlex.quote(sys.executable)} -m pip {line}")
+
     def system(self, cmd):
         """Run `!cmd` with the kernel's own standard output, so that it shows as it comes and in order."""
         command = self.var_expand(cmd, depth=1)
         self.outbox.flush()
         shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         code = subprocess.call([shell, "-c", command], stdin=subprocess.DEVNULL)
+        if code:
+            self._failed_commands.append(command[:1000])
         self.user_ns["_exit_code"] = code if code >= 0 else 128 - code
         importlib.invalidate_caches()
 

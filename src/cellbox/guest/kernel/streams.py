@@ -33,12 +33,13 @@ class Outbox:
         self._packets: deque[tuple[int, bytes]] = deque()
         self._frames: list[bytes] = []
         self.pending: dict[DataChannel, list[str | bytes]] = {DataChannel.STDOUT: [], DataChannel.STDERR: []}
-        """Output not yet made into frames. Only `_cut` takes from it; anyone may append while `is_bursting`."""
+        """Output not yet made into frames. Only `_cut` takes from it; anyone may append to `burst`."""
         self.size = 0
         self.current = DataChannel.STDOUT
         """The channel that was written to last."""
-        self.is_bursting = False
-        """True while lines come too fast to be sent one by one."""
+        self.burst: list[str | bytes] | None = None
+        """The `pending` of `current` while lines come too fast to be sent one by one, else None."""
+        self._has_sent = False
         self._lock = threading.RLock()
         self._tokens = float(_BURST)
         self._refilled = 0.0
@@ -61,6 +62,8 @@ class Outbox:
             if channel != self.current:
                 self._cut()
                 self.current = channel
+                if self.burst is not None:
+                    self.burst = self.pending[channel]
             self.pending[channel].append(data)
             self.size += len(data)
             is_line = data[-1:] in ("\n", "\r", b"\n", b"\r")
@@ -85,7 +88,7 @@ class Outbox:
             self._cut()
             self._add_json(Kind.CLOSE, document)
             self._tokens = float(_BURST)
-            self.is_bursting = False
+            self.burst = None
             self.flush()
 
     def flush(self) -> None:
@@ -113,6 +116,11 @@ class Outbox:
                 if self._packets and self._packets[0][0] == number:
                     self._packets.popleft()
 
+    def flush_burst(self) -> None:
+        """Send what a burst has brought, and have it last for another tick."""
+        self._has_sent = True
+        self.flush()
+
     def _cut(self) -> None:
         """Make frames of the output so far, the channel written to last at the end."""
         self.size = 0
@@ -139,11 +147,13 @@ class Outbox:
             self._frames.append(encode(kind, 0, document[start:end], MORE if end < len(document) else 0))
 
     def _may_send_line(self) -> bool:
+        if self.burst is not None:
+            return False
         now = time.monotonic()
         self._tokens = min(self._tokens + (now - self._refilled) * _REFILL_PER_SECOND, _BURST)
         self._refilled = now
         if self._tokens < 1:
-            self.is_bursting = True
+            self.burst = self.pending[self.current]
             return False
         self._tokens -= 1
         return True
@@ -160,7 +170,12 @@ class Outbox:
             self._late.wait()
             time.sleep(_TICK_SECONDS)
             self._late.clear()
-            self.is_bursting = False
+            # A burst is over when a whole tick brought less than one packet; until then a line costs a microsecond.
+            if self._has_sent:
+                self._has_sent = False
+                self._late.set()
+            else:
+                self.burst = None
             try:
                 self.flush()
             except OSError:
@@ -169,7 +184,7 @@ class Outbox:
     def _become_child(self) -> None:
         self.is_child = True
         self._lock = threading.RLock()
-        self.is_bursting = False
+        self.burst = None
         for parts in self.pending.values():
             parts.clear()
         self._frames, self._packets = [], deque()
@@ -234,12 +249,13 @@ class CellStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         outbox = self._outbox
-        if outbox.is_bursting and outbox.current is self._channel and text.__class__ is str:
-            self._pending.append(text)  # 1 µs a line: 100 MB of short ones must not take a minute
-            outbox.size += len(text)
-            if outbox.size >= FLUSH_BYTES:
-                outbox.flush()
-            return len(text)
+        if outbox.burst is self._pending and text.__class__ is str:
+            self._pending.append(text)  # as little as can be: 100 MB of short lines must not take a minute
+            count = len(text)
+            outbox.size = size = outbox.size + count
+            if size >= FLUSH_BYTES:
+                outbox.flush_burst()
+            return count
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         outbox.write(self._channel, text)

@@ -1,0 +1,71 @@
+"""Odds and ends of cells: installs without a network, tables without limits, output between cells, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from cellbox.guest.kernel import hints
+from cellbox.wire import messages
+
+
+def test_pip_says_nothing_of_a_restart(shared):
+    outcome = shared.run("%pip --version")
+    assert outcome.stdout.startswith("pip ")
+    assert "restart" not in outcome.stdout
+
+
+@pytest.mark.parametrize("command", ["%pip", "!pip"])
+def test_a_failed_install_without_network_has_one_clear_sentence(shared, command):
+    if hints.has_network():
+        assert shared.run("!false").answer["hint"] == ""
+        pytest.skip("this machine has a network; tests/e2e looks at a sandbox that has none")
+    outcome = shared.run(f"{command} install --retries 0 no-such-package-cellbox", timeout=60)
+    assert outcome.answer["hint"] == hints.NO_NETWORK
+
+
+def test_the_hint_for_installs():
+    assert hints._INSTALLS.search("/usr/bin/python3 -m pip install x")
+    assert hints._INSTALLS.search("uv pip install x")
+    assert not hints._INSTALLS.search("ls pip")
+
+
+def test_a_table_without_limits_is_rendered_in_no_time(fresh):
+    started = time.monotonic()
+    outcome = fresh.run(
+        "import pandas as pd\npd.set_option('display.max_rows', None)\npd.set_option('display.max_columns', None)\n"
+        "frame = pd.DataFrame({f'c{i}': range(1_000_000) for i in range(8)})\nframe"
+    )
+    assert time.monotonic() - started < 10
+    assert outcome.error["name"] == ""
+    bundle = outcome.displays[-1]["bundle"]
+    assert "1000000 rows" in bundle["text/html"]
+    series = fresh.run("frame['c0']")
+    assert "Length: 1000000" in series.text or "more characters" in series.text
+    assert "999999" in fresh.run("pd.reset_option('all')\nframe").text
+
+
+def test_late_output_is_tagged(fresh):
+    fresh.run("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()")
+    fresh.bench.idle(0.5)
+    outcome = fresh.run("print('own')")
+    assert outcome.stdout == "late\nown\n"
+    assert outcome.late == {"stdout": 5, "stderr": 0}
+    assert fresh.run("print('own')").late == {"stdout": 0, "stderr": 0}
+
+
+def test_closing_a_context_ends_its_cell_as_closed(bench):
+    context = bench.context(cwd="/tmp")
+
+    async def close_while_running():
+        _, outcome, done = bench.host.open(messages.RunCell(context_id=context.id, code="import time; time.sleep(60)"))
+        await asyncio.sleep(0.3)
+        await bench.host.ask(messages.CloseContext(context_id=context.id))
+        await asyncio.wait_for(done, 10)
+        return outcome
+
+    outcome = bench.runner.run(close_while_running())
+    assert (outcome.answer["outcome"], outcome.answer["reason"]) == ("killed", "closed")
+    assert outcome.answer["hint"] == "The context was closed."
