@@ -93,7 +93,9 @@ def measure_languages(client: Client, options: argparse.Namespace) -> dict[str, 
                 begin = time.perf_counter()
                 context = sandbox.create_code_context(language=language)
                 contexts.append((time.perf_counter() - begin) * 1000)
-                cells = [milliseconds(lambda one=context, code=code: one.run_code(code)) for _ in range(options.cells // 10)]
+                cells = [
+                    milliseconds(lambda one=context, code=code: one.run_code(code)) for _ in range(options.cells // 10)
+                ]
                 context.close()
             figures[f"cellbox, {language}"] = {"cell `1+1`": cells, "new context": contexts}
     return figures

@@ -47,8 +47,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
         "setsid sh -c 'sleep 1000 & sleep 1000' & sleep 1000",
         "(setsid sleep 1000 &) ; nohup sleep 1000 >/dev/null 2>&1 & wait",
         "trap '' TERM INT HUP; while :; do sleep 1; done",
-        'python3 -c \'import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: os.execlp("sleep", '
-        '"sleep", "1000")\ntime.sleep(1000)\'',
+        (
+            'python3 -c \'import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: os.execlp("sleep", '
+            '"sleep", "1000")\ntime.sleep(1000)\''
+        ),
         'python3 -c \'re = __import__("re"); re.match(r"(a+)+$", "a" * 40 + "b")\'',
     ],
 )

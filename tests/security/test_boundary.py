@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables and programs
 """The boundary: what code in a sandbox can see, reach and break, as the root user of that sandbox."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables and programs
 """A guest that lies: it must not end another's call, fill the daemon's memory, or be believed about what it may not know."""
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def test_refusals(bench):
     missing = bench.ask(messages.CreateContext(context_id="x", cwd="/no/such"))
     assert (missing.answer["code"], "/no/such" in missing.answer["message"]) == ("invalid_request", True)
     assert bench.ask(messages.RunCell(context_id="nope", code="1")).answer["code"] == "context_not_found"
-    assert bench.ask(messages.ListLanguages()).answer["languages"] == ["python"]
+    assert bench.ask(messages.ListLanguages()).answer["languages"].count("python") == 1
 
 
 def test_the_number_of_contexts_is_limited(bench):

@@ -33,6 +33,8 @@ def test_the_hint_for_installs():
 
 
 def test_a_table_without_limits_is_rendered_in_no_time(fresh):
+    if fresh.run("import pandas").error["name"]:
+        pytest.skip("no pandas here")
     started = time.monotonic()
     outcome = fresh.run(
         "import pandas as pd\npd.set_option('display.max_rows', None)\npd.set_option('display.max_columns', None)\n"
