@@ -18,11 +18,7 @@ SLEEP = {"bash": "sleep 60", "javascript": "await new Promise(r => setTimeout(r,
 
 @pytest.fixture(scope="module")
 def sandbox(client):
-    try:
-        made = cellbox.Sandbox.create("polyglot", ttl_seconds=600, client=client)
-    except cellbox.errors.TemplateNotFoundError as error:
-        pytest.skip(f"the template polyglot is not built: {error}")
-    with made:
+    with cellbox.Sandbox.create("polyglot", ttl_seconds=600, client=client) as made:
         yield made
 
 

@@ -37,6 +37,7 @@ def test_kill_9_leaves_nothing_after_the_next_start(tmp_path: Path) -> None:
         daemon.stop()
         assert traces_of(daemon) == []
     finally:
+        daemon.kill()  # of no effect on one that has ended, so that a failed test leaves none behind
         decoy.kill()
         decoy.wait()
 
@@ -65,11 +66,11 @@ def test_a_missing_engine_is_a_typed_error_and_no_weaker_boundary(
 
 def test_a_machine_that_dies_is_reported_and_its_calls_end(daemon: Daemon, client: cellbox.Client) -> None:
     with cellbox.Sandbox.create(template="base", client=client) as box:
-        context = subprocess.run(
-            ["pgrep", "-f", f"runsc.*{box.id}"], capture_output=True, text=True, check=False
-        ).stdout.split()
-        assert context, "the machine's processes carry its id"
-        for pid in context:
+        machine = daemon.data_dir / "engine/machines" / box.id
+        name = machine.readlink().name if machine.is_symlink() else box.id  # one made ahead has a name of its own
+        found = subprocess.run(["pgrep", "-f", f"runsc.*{name}"], capture_output=True, text=True, check=False)
+        assert found.stdout, "the machine's processes carry its name"
+        for pid in found.stdout.split():
             subprocess.run(["kill", "-9", pid], check=False, capture_output=True)
         deadline = time.monotonic() + 10
         while box.refresh().status != "failed":

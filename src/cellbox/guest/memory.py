@@ -104,16 +104,20 @@ class Watcher:
         count = self._count = self._processes.count()
         self._free = self._limit + self._own - self._used()
         if not self._commands.running and self._kernels.activity() == (0, 0) and not self._processes.background(()):
-            # What the engine still holds is nobody's: its garbage, which it keeps until it feels like collecting it.
-            self._engine = max(_ENGINE_BYTES, self._kilobytes("sentry-meminfo", b"HeapAlloc:") * 1024)
+            self._forgive_engine()
             self._free = self._limit + self._own - self._used()
             if self._free >= 0:
                 return False
         if self._free < 0:
             await self._end_largest(-self._free)
+            self._forgive_engine()
         elif self._is_crowded(count):
             await self._end_swarm(f"too many processes: {count} of {self._tasks}", lambda _: 1)
         return True
+
+    def _forgive_engine(self) -> None:
+        """Charge nobody with what the engine holds now: garbage, which it keeps until it feels like collecting it."""
+        self._engine = max(_ENGINE_BYTES, self._kilobytes("sentry-meminfo", b"HeapAlloc:") * 1024)
 
     def _used(self) -> int:
         """Return the memory in use, the disk's left out. Not the sum over processes: they share pages after a fork.

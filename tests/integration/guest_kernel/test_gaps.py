@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
 from cellbox.guest.kernel import hints
 from cellbox.wire import messages
 
@@ -17,15 +15,6 @@ def test_pip_says_nothing_of_a_restart(shared):
     assert "restart" not in outcome.stdout
 
 
-@pytest.mark.parametrize("command", ["%pip", "!pip"])
-def test_a_failed_install_without_network_has_one_clear_sentence(shared, command):
-    if hints.has_network():
-        assert shared.run("!false").answer["hint"] == ""
-        pytest.skip("this machine has a network; tests/e2e looks at a sandbox that has none")
-    outcome = shared.run(f"{command} install --retries 0 no-such-package-cellbox", timeout=60)
-    assert outcome.answer["hint"] == hints.NO_NETWORK
-
-
 def test_the_hint_for_installs():
     assert hints._INSTALLS.search("/usr/bin/python3 -m pip install x")
     assert hints._INSTALLS.search("uv pip install x")
@@ -33,8 +22,7 @@ def test_the_hint_for_installs():
 
 
 def test_a_table_without_limits_is_rendered_in_no_time(fresh):
-    if fresh.run("import pandas").error["name"]:
-        pytest.skip("no pandas here")
+    assert fresh.run("import pandas").error["name"] == ""
     started = time.monotonic()
     outcome = fresh.run(
         "import pandas as pd\npd.set_option('display.max_rows', None)\npd.set_option('display.max_columns', None)\n"
