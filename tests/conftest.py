@@ -35,6 +35,7 @@ class Daemon:
     admin_key: str = field(default_factory=lambda: f"pds_{secrets.token_hex(20)}")
     url: str = ""
     process: subprocess.Popen[bytes] | None = None
+    log_file: Path = Path(os.devnull)
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -46,7 +47,8 @@ class Daemon:
             "CELLBOX_LOG_FORMAT": "json",
             "CANARY": self.canary,
         }
-        with (self.data_dir / "daemon.log").open("wb") as log:
+        log_file = self.data_dir / f"daemon-{secrets.token_hex(4)}.log"
+        with log_file.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cellbox.cli", "serve", "--listen", "127.0.0.1:0", "--data-dir", self.data_dir],
                 env=environment,
@@ -54,10 +56,11 @@ class Daemon:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        self.log_file = log_file
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the daemon ended at its start:\n{self.log()}"
-            for line in (self.data_dir / "daemon.log").read_text().splitlines():
+            for line in log_file.read_text().splitlines():
                 if '"event":"listening"' in line:
                     self.url = json.loads(line)["address"]
                     return
@@ -77,7 +80,7 @@ class Daemon:
         self.process.wait(30)
 
     def log(self) -> str:
-        return (self.data_dir / "daemon.log").read_text(errors="replace")[-4000:]
+        return self.log_file.read_text(errors="replace")[-4000:]
 
     def client(self, key: str | None = None) -> cellbox.Client:
         return cellbox.Client(api_url=self.url, api_key=key or self.admin_key)

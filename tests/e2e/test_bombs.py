@@ -51,7 +51,7 @@ def test_fork_bomb(new_sandbox: NewSandbox, sandbox: cellbox.Sandbox) -> None:
     box = new_sandbox(template="base")
     with neighbour_goes_on(sandbox):
         result = box.exec("bomb() { bomb | bomb & }; bomb; sleep 8", timeout_seconds=4)
-        assert result.reason in {"timeout", "exited"}
+        assert result.reason in {"timeout", "exited", "out_of_memory"}
         started = time.monotonic()
         assert box.exec("echo ok", timeout_seconds=20).stdout == "ok\n"
         assert time.monotonic() - started < 5
@@ -129,7 +129,7 @@ def test_no_host_file_or_network_is_reachable(new_sandbox: NewSandbox, daemon: D
     assert daemon.canary not in seen
     assert str(daemon.data_dir) not in seen
     attempt = box.exec("timeout 5 python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 3)'")
-    assert "unreachable" in attempt.stderr.lower()
+    assert "unreachable" in attempt.stderr.lower() or "no route to host" in attempt.stderr.lower()
     assert (
         box.exec("timeout 5 python3 -m http.server -b 127.0.0.1 8000 & sleep 1; curl -sf 127.0.0.1:8000").exit_code == 0
     )

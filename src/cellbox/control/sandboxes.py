@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 import uuid
@@ -319,6 +320,7 @@ def _configuration(request: CreateSandbox, template: Template, spec: MachineSpec
         memory_mb=spec.memory_mb,
         disk_mb=spec.disk_mb,
         tasks=spec.tasks,
+        cpus=math.ceil(spec.cpu),
         entropy=secrets.token_hex(32),
         env={**template.env, **request.env},
         start_command=template.start_command,

@@ -148,7 +148,7 @@ class Agent:
         disk = system.open_disk()
         self._processes.roots.enter_user()
         system.name_machine(request)
-        problems += system.limit(request.tasks)
+        problems += system.limit(request.tasks, request.cpus)
         self._watcher.configure(request.memory_mb, request.tasks, disk)
         return problems
 

@@ -127,10 +127,16 @@ class Contexts:
         """Make the kernels to come this sandbox's own, and have the first one ready for its context."""
         limits = [[kind, *resource.getrlimit(kind)] for kind in _LIMITS]
         self._environment = dict(environment)
-        self._boot = {"root": root, "entropy": request.entropy, "env": self._environment, "limits": limits}
+        self._boot = {
+            "root": root,
+            "entropy": request.entropy,
+            "env": self._environment,
+            "limits": limits,
+            "cpus": sorted(os.sched_getaffinity(0)),
+        }
         if self._python is None:
             return
-        self._python.configure(root=root, entropy=request.entropy, env=environment, limits=limits)
+        self._python.configure(**self._boot)
         self._spares = Spares(self._python)
         await self._spares.keep(1).wait()
 

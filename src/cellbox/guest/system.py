@@ -209,9 +209,14 @@ def name_machine(request: Configure) -> None:
         os.chmod(path, 0o1777)
 
 
-def limit(tasks: int) -> list[str]:
+def limit(tasks: int, cpus: int) -> list[str]:
     """Set what every process started from now on inherits. Returns what could not be set."""
     problems: list[str] = []
+    present = os.cpu_count() or 1  # as many as where the checkpoint was made; a restore does not change that
+    if cpus > present:
+        problems.append(f"the sandbox sees {present} processors, not {cpus}: its template was baked with so many")
+    elif 0 < cpus < present:
+        os.sched_setaffinity(0, range(cpus))
     hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = _OPEN_FILES if hard_files == resource.RLIM_INFINITY else min(_OPEN_FILES, hard_files)
     for name, kind, value in (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import time
@@ -105,7 +106,7 @@ async def _checkpoint(template: Template, engine: Engine, image: Path, step: Ste
         env=machine_env(template.env),
         memory_mb=template.memory_mb,
         disk_mb=template.disk_mb,
-        cpu=template.cpu,
+        cpu=os.cpu_count() or 1,  # a restored guest sees as many as were there now; fewer can be shown, not more
         tasks=TASKS,
     )
     complaints: deque[str] = deque(maxlen=50)

@@ -46,6 +46,8 @@ class Configure:
     memory_mb: int
     disk_mb: int
     tasks: int
+    cpus: int = 0
+    """How many processors the user's processes may see and use; 0: all that there are."""
     entropy: str
     """64 hex digits, fresh for every sandbox."""
     env: dict[str, str] = field(default_factory=dict[str, str])

@@ -130,7 +130,7 @@ class Launcher:
         self._ended: dict[int, asyncio.Future[int]] = {}
         self._turn = asyncio.Lock()
         self._embryo: Kernel | None = None
-        self._boot: dict[str, Any] = {"root": "", "entropy": "", "env": {}, "limits": []}
+        self._boot: dict[str, Any] = {"root": "", "entropy": "", "env": {}, "limits": [], "cpus": []}
 
     async def start(self, python: str, environment: Mapping[str, str]) -> tuple[str, str]:
         """Start the zygote with this interpreter. Returns (its version, "") or ("", why there is no kernel)."""
@@ -180,9 +180,11 @@ class Launcher:
         """What every kernel is told to become."""
         return self._boot
 
-    def configure(self, *, root: str, entropy: str, env: Mapping[str, str], limits: list[list[int]]) -> None:
+    def configure(
+        self, *, root: str, entropy: str, env: Mapping[str, str], limits: list[list[int]], cpus: list[int]
+    ) -> None:
         """Say what every kernel forked from now on is to become."""
-        self._boot = {"root": root, "entropy": entropy, "env": dict(env), "limits": limits}
+        self._boot = {"root": root, "entropy": entropy, "env": dict(env), "limits": limits, "cpus": cpus}
 
     async def prepare(self) -> None:
         """Fork the first kernel ahead of the checkpoint: a fork takes 100 ms and more under gVisor, the rest 10."""

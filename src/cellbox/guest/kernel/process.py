@@ -78,13 +78,17 @@ class Kernel:
         _reseed("")  # OpenSSL and numpy set up their generators at the first use, which takes 30 ms
         return {"type": "ready"}
 
-    def _boot(self, root: str, entropy: str, env: dict[str, str], limits: list[list[int]]) -> dict[str, Any]:
+    def _boot(
+        self, root: str, entropy: str, env: dict[str, str], limits: list[list[int]], cpus: list[int]
+    ) -> dict[str, Any]:
         """Turn the copy of the zygote into this sandbox's. Nothing of the user's ran before."""
         if root and os.path.isdir(root):  # not there when the guest runs in place
             os.chroot(root)
         os.chdir("/")
         for kind, soft, hard in limits:
             resource.setrlimit(kind, (soft, hard))
+        if cpus:
+            os.sched_setaffinity(0, cpus)
         os.environ.clear()
         os.environ.update(env)
         os.environ.setdefault("MPLBACKEND", "agg")
