@@ -19,9 +19,9 @@ from cellbox import errors
 from cellbox.engines.base import Channel
 from cellbox.wire import flow, frames, messages
 from cellbox.wire.frames import DataChannel, Frame, Kind, ProtocolError
+from cellbox.wire.pipes import PipeWriter
 
 _READ_BYTES = 256 * 1024
-_QUEUE_BYTES = 1024 * 1024  # of unsent frames, past which senders wait
 _MESSAGE_CHARACTERS = 2000  # of a guest's own words that are let into an error
 
 OutcomeT = TypeVar("OutcomeT", bound=messages.Outcome)
@@ -208,11 +208,7 @@ class GuestLink:
         self._log_assembler = frames.MessageAssembler()
         self._calls: dict[int, Call] = {}
         self._next_id = 1
-        self._out: deque[bytes] = deque()
-        self._out_bytes = 0
-        self._is_writing = False
-        self._room = asyncio.Event()
-        self._room.set()
+        self._out = PipeWriter(channel.writer, on_broken=lambda: None)  # the reader or the machine's end says more
         self._hello: asyncio.Future[messages.Hello] = self._loop.create_future()
         self._fault: Exception | None = None
         self._loop.add_reader(channel.reader, self._on_readable)
@@ -253,18 +249,12 @@ class GuestLink:
 
     def write(self, frame: bytes) -> None:
         """Queue one frame and write what the pipe takes now."""
-        if self._fault is not None:
-            return
-        self._out.append(frame)
-        self._out_bytes += len(frame)
-        if not self._is_writing:
-            self._flush()
+        if self._fault is None:
+            self._out.write(frame)
 
     async def wait_for_room(self) -> None:
         """Wait until the queue towards the guest is short enough for more."""
-        if self._out_bytes >= _QUEUE_BYTES:
-            self._room.clear()
-            await self._room.wait()
+        await self._out.wait_for_room()
 
     def close(self, fault: Exception) -> None:
         """Break the link: every call in progress ends with `fault`. The descriptors are closed here."""
@@ -273,43 +263,15 @@ class GuestLink:
         self._fault = fault
         self._loop.remove_reader(self._channel.reader)
         self._loop.remove_reader(self._channel.console)
-        self._loop.remove_writer(self._channel.writer)
+        self._out.close()
         for descriptor in (self._channel.reader, self._channel.writer, self._channel.console):
             os.close(descriptor)
-        self._out.clear()
-        self._out_bytes = 0
-        self._room.set()
         for call in list(self._calls.values()):
             call.fail(fault)
         self._calls.clear()
         if not self._hello.done():
             self._hello.set_exception(fault)
             self._hello.exception()  # retrieved here, since nobody has to be waiting
-
-    def _flush(self) -> None:
-        while self._out:
-            try:
-                written = os.writev(self._channel.writer, [self._out[i] for i in range(min(len(self._out), 16))])
-            except BlockingIOError:
-                break
-            except OSError:
-                return  # the guest is gone: the reader or the machine's own end tells how
-            self._out_bytes -= written
-            while written:
-                head = self._out[0]
-                if written < len(head):
-                    self._out[0] = head[written:]
-                    break
-                written -= len(head)
-                self._out.popleft()
-        if self._out_bytes < _QUEUE_BYTES:
-            self._room.set()
-        if bool(self._out) != self._is_writing:
-            self._is_writing = bool(self._out)
-            if self._is_writing:
-                self._loop.add_writer(self._channel.writer, self._flush)
-            else:
-                self._loop.remove_writer(self._channel.writer)
 
     def _on_readable(self) -> None:
         try:

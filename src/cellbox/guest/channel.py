@@ -13,15 +13,13 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine
-from itertools import islice
 from typing import Any, cast
 
 from cellbox.wire import flow, frames, messages
 from cellbox.wire.frames import DataChannel, Kind
+from cellbox.wire.pipes import PipeWriter
 
-_QUEUE_BYTES = 1024 * 1024  # past this, senders wait for the pipe
 _READ_BYTES = 256 * 1024
-_FRAMES_PER_WRITE = 16
 
 Handler = Callable[["Stream", Any], Coroutine[Any, Any, messages.Outcome]]
 
@@ -136,63 +134,27 @@ class Channel:
         self._assembler = frames.MessageAssembler()
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._out: deque[bytes] = deque()
-        self._out_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
-        self._writing = False
         self.closed = asyncio.Event()
         """Set when the host is gone."""
 
     def start(self, hello: messages.Hello) -> None:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
+        self._out = PipeWriter(self._writer, self._close)
         self._send_json(Kind.HELLO, 0, hello)
         asyncio.get_running_loop().add_reader(self._reader, self._on_readable)
 
     def log(self, line: messages.LogLine) -> None:
         """Send a line for the sandbox's log; dropped while the pipe is full, since logs must never hold up the rest."""
-        if self._out_bytes < _QUEUE_BYTES:
+        if self._out.has_room:
             self._send_json(Kind.MESSAGE, 0, line)
 
     def write(self, frame: bytes) -> None:
         """Queue one frame and write what the pipe takes now."""
-        self._out.append(frame)
-        self._out_bytes += len(frame)
-        if not self._writing:
-            self._flush()
+        self._out.write(frame)
 
     async def wait_for_room(self) -> None:
-        if self._out_bytes >= _QUEUE_BYTES:
-            self._room.clear()
-            await self._room.wait()
-
-    def _flush(self) -> None:
-        while self._out:
-            try:
-                written = os.writev(self._writer, list(islice(self._out, _FRAMES_PER_WRITE)))
-            except BlockingIOError:
-                break
-            except OSError:
-                self._close()
-                return
-            self._out_bytes -= written
-            while written:
-                head = self._out[0]
-                if written < len(head):
-                    self._out[0] = head[written:]
-                    break
-                written -= len(head)
-                self._out.popleft()
-        if self._out_bytes < _QUEUE_BYTES:
-            self._room.set()
-        if bool(self._out) != self._writing:
-            self._writing = bool(self._out)
-            loop = asyncio.get_running_loop()
-            if self._writing:
-                loop.add_writer(self._writer, self._flush)
-            else:
-                loop.remove_writer(self._writer)
+        await self._out.wait_for_room()
 
     def _on_readable(self) -> None:
         try:
@@ -248,9 +210,8 @@ class Channel:
             self.write(frame)
 
     def _close(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._reader)
-        loop.remove_writer(self._writer)
+        asyncio.get_running_loop().remove_reader(self._reader)
+        self._out.close()
         self.closed.set()
 
 
