@@ -284,8 +284,7 @@ class Sandboxes:
             while len(self._killed) > _REMEMBERED_KILLS:
                 self._killed.popitem(last=False)
             sandbox.stop()
-        await sandbox.guest.machine.kill()
-        await self._store.delete_sandbox(sandbox.id)
+        await asyncio.gather(sandbox.guest.machine.kill(), self._store.delete_sandbox(sandbox.id))
 
 
 def _check(request: CreateSandbox) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from cellbox.client._async._connection import AsyncConnection
 from cellbox.client._async._stream import AsyncEventStream
@@ -19,6 +19,7 @@ from cellbox.protocol import operations
 from cellbox.protocol.commands import StderrChunk, StdoutChunk
 from cellbox.protocol.contexts import CellDisplay, CellEvent, ContextInfo, RunCode
 
+OnDisconnect = Literal["interrupt", "detach"]
 _CLEAN_UP_SECONDS = 10.0
 
 
@@ -56,6 +57,7 @@ class AsyncCodeContext:
         *,
         timeout_seconds: float | None = 30,
         env: Mapping[str, str] | None = None,
+        on_disconnect: OnDisconnect = "interrupt",
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
         on_result: Callable[[Result], object] | None = None,
@@ -69,6 +71,8 @@ class AsyncCodeContext:
             timeout_seconds: From when the cell starts; cells before it in this context don't count. At the deadline it
                 is interrupted, then killed. `None` stands for the longest the daemon allows, 24 hours.
             env: Environment variables for this cell only.
+            on_disconnect: What becomes of the cell when this caller goes away first: `interrupt` it, or `detach` and
+                let it run to its end, with its output lost.
             on_stdout: Gets each piece of output at once. With any of the three callbacks the cell is streamed, and its
                 `Execution` holds all that was streamed, uncapped.
             on_stderr: The same for standard error.
@@ -79,7 +83,7 @@ class AsyncCodeContext:
             SandboxNotFoundError: The sandbox was killed or its time was up.
             ConnectionLostError: Whether the cell ran is unknown. It is never sent a second time.
         """
-        body = _run_code(code, timeout_seconds, env)
+        body = _run_code(code, timeout_seconds, env, on_disconnect)
         if on_stdout or on_stderr or on_result:
             return await self._run_streamed(body, on_stdout, on_stderr, on_result)
         try:
@@ -118,13 +122,18 @@ class AsyncCodeContext:
         raise AssertionError("a cell's stream ends with its last event or an exception")
 
     def stream(
-        self, code: str, *, timeout_seconds: float | None = 30, env: Mapping[str, str] | None = None
+        self,
+        code: str,
+        *,
+        timeout_seconds: float | None = 30,
+        env: Mapping[str, str] | None = None,
+        on_disconnect: OnDisconnect = "interrupt",
     ) -> AsyncEventStream[CellEvent]:
         """Run a cell and iterate over its events: `StdoutChunk`, `StderrChunk`, `CellDisplay`, at last `CellEnded`.
 
-        Leaving the iteration early interrupts the cell. Arguments and errors are those of `run_code`.
+        Leaving the iteration early interrupts the cell, unless it may `detach`. Arguments and errors are those of `run_code`.
         """
-        return AsyncEventStream(self._events(_run_code(code, timeout_seconds, env)))
+        return AsyncEventStream(self._events(_run_code(code, timeout_seconds, env, on_disconnect)))
 
     async def _events(self, body: RunCode) -> AsyncGenerator[CellEvent, None]:
         async with self._connection.stream(
@@ -166,5 +175,9 @@ class AsyncCodeContext:
         return f"<{type(self).__name__} {self.id} {self.language}>"
 
 
-def _run_code(code: str, timeout_seconds: float | None, env: Mapping[str, str] | None) -> RunCode:
-    return RunCode(code=code, timeout_seconds=asked_seconds(timeout_seconds), env=dict(env or {}))
+def _run_code(
+    code: str, timeout_seconds: float | None, env: Mapping[str, str] | None, on_disconnect: OnDisconnect
+) -> RunCode:
+    return RunCode(
+        code=code, timeout_seconds=asked_seconds(timeout_seconds), env=dict(env or {}), on_disconnect=on_disconnect
+    )
