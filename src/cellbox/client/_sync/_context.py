@@ -131,7 +131,8 @@ class CodeContext:
     ) -> EventStream[CellEvent]:
         """Run a cell and iterate over its events: `StdoutChunk`, `StderrChunk`, `CellDisplay`, at last `CellEnded`.
 
-        Leaving the iteration early interrupts the cell, unless it may `detach`. Arguments and errors are those of `run_code`.
+        Leaving the iteration early interrupts the cell, unless it may `detach`. Arguments and errors are those of
+        `run_code`.
         """
         return EventStream(self._events(_run_code(code, timeout_seconds, env, on_disconnect)))
 
