@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import NoReturn
 
 from cellbox.wire.messages import Configure
@@ -83,10 +84,14 @@ class Namespace:
         _check(_libc.unshare(_CLONE_NEWPID), "unshare")
         command, self._command = os.pipe()
         self._answer, answer = os.pipe()
+        null = _null_device()
         self.pid = os.fork()
         """Of its first process, as this process sees it."""
         if self.pid == 0:
-            _inherit_orphans(command, answer)
+            try:
+                _inherit_orphans(command, answer, null)
+            finally:
+                os._exit(1)  # whatever went wrong, the copy of our event loop must not go on
         os.close(command)
         os.close(answer)
 
@@ -106,11 +111,16 @@ class Namespace:
         os.close(self._answer)
 
 
-def _inherit_orphans(command: int, answer: int) -> NoReturn:
+@cache
+def _null_device() -> int:
+    """Return a descriptor of `/dev/null` that was opened before the user could remove it."""
+    return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _inherit_orphans(command: int, answer: int, null: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans are reaped by the kernel, without a wake-up
     _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)  # no part of "python", so that `pkill python` spares it
     # What it keeps open, the user's root might open again through `/proc/1/fd`: not the channel to the host.
-    null = os.open("/dev/null", os.O_RDWR)
     kept = {command, answer}
     for descriptor in range(3):
         os.dup2(null, descriptor)

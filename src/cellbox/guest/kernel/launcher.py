@@ -252,6 +252,9 @@ class Launcher:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
+        embryo, self._embryo = self._embryo, None
+        if embryo is not None:
+            embryo.link.close()
         lost = ConnectionError("the zygote is gone")
         for future in (self._ready, self._forked):
             if future is not None and not future.done():
