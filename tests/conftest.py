@@ -79,6 +79,13 @@ class Daemon:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(30)
 
+    def processes_of(self, sandbox_id: str) -> list[int]:
+        """Return the engine's processes of a sandbox."""
+        machine = self.data_dir / "engine/machines" / sandbox_id
+        name = machine.readlink().name if machine.is_symlink() else sandbox_id  # one made ahead has a name of its own
+        found = subprocess.run(["pgrep", "-f", f"runsc.*{name}"], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in found.stdout.split()]
+
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")[-4000:]
 

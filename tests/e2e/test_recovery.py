@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,12 +69,10 @@ def test_a_missing_engine_is_a_typed_error_and_no_weaker_boundary(
 
 def test_a_machine_that_dies_is_reported_and_its_calls_end(daemon: Daemon, client: cellbox.Client) -> None:
     with cellbox.Sandbox.create(template="base", client=client) as box:
-        machine = daemon.data_dir / "engine/machines" / box.id
-        name = machine.readlink().name if machine.is_symlink() else box.id  # one made ahead has a name of its own
-        found = subprocess.run(["pgrep", "-f", f"runsc.*{name}"], capture_output=True, text=True, check=False)
-        assert found.stdout, "the machine's processes carry its name"
-        for pid in found.stdout.split():
-            subprocess.run(["kill", "-9", pid], check=False, capture_output=True)
+        assert daemon.processes_of(box.id), "the machine's processes carry its name"
+        for pid in daemon.processes_of(box.id):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 10
         while box.refresh().status != "failed":
             assert time.monotonic() < deadline

@@ -33,14 +33,13 @@ def box(client: cellbox.Client, daemon: Daemon) -> Iterator[cellbox.Sandbox]:
 # ----------------------------------------------------------------------------------------------------- what is visible
 
 
-def test_the_engine_is_what_we_say(box: cellbox.Sandbox) -> None:
+def test_the_engine_is_what_we_say(box: cellbox.Sandbox, daemon: Daemon) -> None:
     assert box.info.engine == "gvisor"
     assert box.exec("cat /proc/version").stdout != Path("/proc/version").read_text()
     assert "gVisor" in box.exec("dmesg").stdout
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
     assert box.exec("cat /proc/sys/kernel/random/boot_id").stdout != boot_id
-    sentry = subprocess.run(["pgrep", "-f", f"runsc.*{box.id}"], capture_output=True, text=True, check=True).stdout
-    assert sentry.split(), "the sandbox is a process of the engine on the host"
+    assert daemon.processes_of(box.id), "the sandbox is a process of the engine on the host"
 
 
 def test_no_secret_of_the_host_is_anywhere_in_the_guest(

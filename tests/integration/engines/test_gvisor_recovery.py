@@ -73,7 +73,10 @@ def _decoy(directory: Path, state: Path) -> subprocess.Popen[bytes]:
     )
 
 
-async def test_a_guest_dies_with_its_daemon(state: Path, runsc: Path, rootfs: Path) -> None:
+async def test_a_guest_dies_with_its_daemon(
+    state: Path, runsc: Path, rootfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLBOX_SHELLS", "0")  # a shell has no guest that could notice
     daemon = await asyncio.create_subprocess_exec(
         sys.executable, "-c", textwrap.dedent(_DAEMON), str(state), str(runsc), str(rootfs)
     )

@@ -43,7 +43,7 @@ CELLS = [
     ("threads", "import threading\nt = threading.Thread(target=print, args=('t',)); t.start(); t.join()", ["stdout:t\n"]),
     ("matplotlib magic", "%matplotlib inline", []),
     ("main", "__name__", ["display:'__main__'"]),
-    ("path", "import sys; any('cellbox' in entry or entry.endswith('/src') for entry in sys.path)", ["display:False"]),
+    ("path", "import sys; any('cellbox' in entry or entry.endswith('/src') for entry in sys.path[:2])", ["display:False"]),
     ("closed stdout", "import sys; sys.stdout.close(); print('on')", ["stdout:on\n"]),
 ]  # fmt: skip
 
