@@ -128,7 +128,8 @@ def test_a_bomb_in_a_cell_is_contained(new_sandbox: NewSandbox, daemon: Daemon, 
             assert time.monotonic() - started < 5
         except errors.SandboxNotRunningError as ended:
             # Forks of a kernel are large: on a slow host they reach the host's limit before the guest can look.
-            assert ended.details["cause"] == "out_of_memory"
+            if ended.details["cause"] != "out_of_memory":
+                raise
             return
     assert context.run_code("6 * 7").text == "42"
     context.restart()  # threads can't be ended without their process
