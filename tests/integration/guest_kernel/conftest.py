@@ -219,14 +219,14 @@ class Context:
         self.bench.ask(messages.CloseContext(context_id=self.id))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: an idle loop does not read the signals that other tests' children cause
 def bench() -> Iterator[Bench]:
     bench = Bench()
     yield bench
     bench.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared(bench: Bench) -> Iterator[Context]:
     """One context for cells that leave nothing behind; the order of tests is random."""
     context = bench.context(cwd="/tmp")
