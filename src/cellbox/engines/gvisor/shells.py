@@ -127,9 +127,11 @@ class Shells:
                     break  # a start of that shape will say what is wrong, to someone who wants to know
 
     async def _is_quiet(self) -> bool:
-        """Wait out the pause after the last start; `False` if another one began, whose end wakes the keeper again."""
-        await asyncio.sleep(max(self._last_start + QUIET_S - time.monotonic(), 0))
-        return not self._starts and time.monotonic() >= self._last_start + QUIET_S
+        """Wait out the pause after the last start; `False` if another one goes on, whose end wakes the keeper again."""
+        # A loop, since a timer may fire a little early: nobody would wake the keeper a second time.
+        while not self._starts and (left := self._last_start + QUIET_S - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        return not self._starts
 
     def _next(self) -> MachineSpec | None:
         """The shape that is missing most: one for each of the last starts, and the rest of the latest."""
