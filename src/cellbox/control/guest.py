@@ -24,7 +24,7 @@ class Guest:
     def __init__(self, machine: Machine, link: GuestLink, *, can_freeze: bool) -> None:
         self.machine = machine
         self.link = link
-        self.last_used = time.monotonic()
+        self._last_used = time.monotonic()
         self._can_freeze = can_freeze
         self._users = 0
         self._is_frozen = False
@@ -48,7 +48,7 @@ class Guest:
             yield self.link
         finally:
             self._users -= 1
-            self.last_used = time.monotonic()
+            self._last_used = time.monotonic()
             if not self._users:
                 self._freeze_later()
 
@@ -66,11 +66,7 @@ class Guest:
     @property
     def idle_seconds(self) -> float:
         """Since the last call ended; zero while one is in progress."""
-        return 0.0 if self._users else time.monotonic() - self.last_used
-
-    @property
-    def is_frozen(self) -> bool:
-        return self._is_frozen
+        return 0.0 if self._users else time.monotonic() - self._last_used
 
     def _freeze_later(self) -> None:
         if self._can_freeze and self._gone is None:

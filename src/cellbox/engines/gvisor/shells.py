@@ -129,7 +129,7 @@ class Shells:
     async def _is_quiet(self) -> bool:
         """Wait out the pause after the last start; `False` if another one goes on, whose end wakes the keeper again."""
         # A loop, since a timer may fire a little early: nobody would wake the keeper a second time.
-        while not self._starts and (left := self._last_start + QUIET_S - time.monotonic()) > 0:  # noqa: ASYNC110 - what is waited for is the time
+        while not self._starts and (left := self._last_start + QUIET_S - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
         return not self._starts
 
