@@ -124,8 +124,13 @@ async def _read(descriptor: int) -> bytes:
     return os.read(descriptor, 1 << 16)
 
 
-def _open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+def open_descriptors() -> set[tuple[str, str]]:
+    """This process's descriptors, each with what it leads to: what the collector closes meanwhile is no leak less."""
+    found: set[tuple[str, str]] = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own
+            found.add((entry.name, str(entry.readlink())))
+    return found
 
 
 class EngineConformance:
@@ -246,11 +251,11 @@ class EngineConformance:
     async def test_descriptors_of_the_daemon_stay_flat(self, engine: Engine, rootfs: Path) -> None:
         async with running(engine, shell_spec(rootfs)):
             pass
-        before = _open_descriptors()
+        before = open_descriptors()
         for _ in range(3):
             async with running(engine, shell_spec(rootfs)):
                 pass
-        assert _open_descriptors() == before
+        assert open_descriptors() <= before
 
     # -- ending
 
