@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Set
 from pathlib import Path
 
 import pytest
@@ -62,9 +62,10 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def state() -> Generator[Path]:
     """An installation's directory of one test: a short path, and nothing of it may be left alive."""
     directory = Path(tempfile.mkdtemp(prefix="cbx-"))
+    older = set(all_pids())
     yield directory
     try:
-        assert_nothing_left(Layout(directory))
+        assert_nothing_left(Layout(directory), older)
     finally:
         shutil.rmtree(directory)
 
@@ -73,12 +74,13 @@ def state() -> Generator[Path]:
 async def shared_engine(runsc: Path) -> AsyncGenerator[GvisorEngine]:
     """One engine for all tests of the contract: a probe of its own for each would take half of their time."""
     directory = Path(tempfile.mkdtemp(prefix="cbx-"))
+    older = set(all_pids())
     engine = GvisorEngine(directory, runsc=runsc, shells=0)  # so that a test can see that nothing is left of its own
     await engine.start()
     yield engine
     await engine.aclose()
     try:
-        assert_nothing_left(Layout(directory))
+        assert_nothing_left(Layout(directory), older)
         assert CgroupTree(Layout(directory).cgroup_prefix).is_gone()
     finally:
         shutil.rmtree(directory)
@@ -86,18 +88,23 @@ async def shared_engine(runsc: Path) -> AsyncGenerator[GvisorEngine]:
 
 @pytest.fixture
 async def engine(shared_engine: GvisorEngine) -> AsyncGenerator[GvisorEngine]:
+    older = set(all_pids())
     yield shared_engine
-    assert_nothing_left(shared_engine.layout)
+    assert_nothing_left(shared_engine.layout, older)
 
 
-def assert_nothing_left(layout: Layout) -> None:
-    """No process, zombie, cgroup, mount or file of any machine."""
+def assert_nothing_left(layout: Layout, older: Set[int]) -> None:
+    """No process, zombie, cgroup, mount or file of any machine.
+
+    A zombie does not tell whose it is, and orphans of a daemon that another test killed come to this process too:
+    `older` are the processes there were before.
+    """
     ours = [pid for pid in all_pids() if any(str(layout.state) in part for part in read_arguments(pid))]
     assert ours == []
     assert [
         stat
         for pid in children(os.getpid())
-        if (stat := read_stat(pid)) and stat.state == "Z" and stat.command == "exe"
+        if pid not in older and (stat := read_stat(pid)) and stat.state == "Z" and stat.command == "exe"
     ] == []
     assert CgroupTree(layout.cgroup_prefix).machine_ids() == set()
     assert str(layout.state) not in Path("/proc/self/mountinfo").read_text()
