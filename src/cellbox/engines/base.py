@@ -20,11 +20,26 @@ class EngineFault(Exception):  # noqa: N818 - not an error of the API: `control`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
-    """A host directory shown inside the machine. Only the template builder and workspaces use it."""
+    """A host directory shown inside the machine, as a part of its shape. Only the template builder uses it."""
 
     host_path: Path
     guest_path: str
     read_only: bool
+
+
+ATTACHMENTS = "/.cellbox/mounts"
+"""Where a machine finds what is attached to it: each `Attachment` in a directory of its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A host directory that outlives machines, shown to one of them. No part of its shape: any image fits it."""
+
+    name: str
+    """One plain path component; a restored image finds what it had mounted by it."""
+    source: Path
+    read_only: bool
+    """Enforced on the host: the machine has no way to lift it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +62,8 @@ class MachineSpec:
     tasks: int
     """How many processes and threads the guest may have."""
     binds: tuple[Bind, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    """Not together with `writable_root`."""
     writable_root: bool = False
     """Let the guest write to `rootfs` on the host. Only for building templates."""
 

@@ -22,7 +22,17 @@ from typing import Any
 
 import pytest
 
-from cellbox.engines.base import Bind, Channel, Engine, EngineFault, ExitCause, Machine, MachineSpec
+from cellbox.engines.base import (
+    ATTACHMENTS,
+    Attachment,
+    Bind,
+    Channel,
+    Engine,
+    EngineFault,
+    ExitCause,
+    Machine,
+    MachineSpec,
+)
 
 GUEST = 'echo ready; while read -r line; do eval "$line"; done'
 """PID 1 of the tests: does what it is told, line by line, and ends when the channel does."""
@@ -373,3 +383,28 @@ class EngineConformance:
         async with running(engine, shell_spec(rootfs)) as guest:
             assert await engine.sweep() == []
             assert await guest.ask("echo alive") == "alive"
+
+    async def test_an_image_finds_what_is_attached_at_its_restore(
+        self, engine: Engine, rootfs: Path, tmp_path: Path
+    ) -> None:
+        image, kept = tmp_path / "image", tmp_path / "kept"
+        image.mkdir()
+        kept.mkdir()
+        (kept / "note").write_text("outlives")
+        async with running(engine, shell_spec(rootfs)) as guest:
+            assert await guest.ask(f"cd {ATTACHMENTS}; for entry in *; do echo $entry; done") == "*"
+            await guest.machine.checkpoint(image, leave_running=False)
+        attachments = (
+            Attachment(name="data", source=kept, read_only=False),
+            Attachment(name="fixed", source=kept, read_only=True),
+        )
+        for origin in (image, None):
+            async with running(engine, shell_spec(rootfs, attachments=attachments), origin) as guest:
+                assert await guest.ask(f"cat {ATTACHMENTS}/data/note; echo") == "outlives"
+                assert await guest.ask(f"echo new >{ATTACHMENTS}/data/new && echo written") == "written"
+                assert await guest.ask(f"cat {ATTACHMENTS}/fixed/new") == "new"
+                assert await guest.ask(f"(echo no >{ATTACHMENTS}/fixed/new) 2>/dev/null || echo refused") == "refused"
+                assert await guest.ask(f"(echo no >{ATTACHMENTS}/stray) 2>/dev/null || echo refused") == "refused"
+                (kept / "late").write_text("seen")
+                assert await guest.ask(f"cat {ATTACHMENTS}/data/late; echo") == "seen"
+            assert sorted(path.name for path in kept.iterdir()) == ["late", "new", "note"]

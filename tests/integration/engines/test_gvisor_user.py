@@ -19,12 +19,13 @@ _DAEMON = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
+from cellbox.engines.gvisor import attachments
+from cellbox.engines.gvisor.engine import GvisorEngine
+from cellbox.engines.base import Attachment
 from cellbox.engines.gvisor.user_namespace import enter_user_namespace
 
-assert enter_user_namespace()
+GvisorEngine.prepare_process()
 assert not enter_user_namespace()
-
-from cellbox.engines.gvisor.engine import GvisorEngine
 
 async def main():
     engine = GvisorEngine(Path(sys.argv[2]), runsc=Path(sys.argv[3]))
@@ -32,6 +33,14 @@ async def main():
     probe = await engine.probe()
     assert probe.usable and probe.enforced["freeze"] and not probe.enforced["memory"] and probe.problems
     assert await engine.sweep() == []
+    attachments.make_place(engine.layout, "5")
+    attachments.attach(engine.layout, "5", [Attachment(name="ro", source=Path(sys.argv[2]), read_only=True)])
+    try:
+        (engine.layout.mounts / "5/ro/new").touch()
+    except OSError:
+        attachments.remove(engine.layout, "5")
+    await engine.sweep()
+    assert not (engine.layout.mounts / "5").exists()
     await engine.aclose()
     print("all well")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cellbox.engines.base import Bind, EngineFault, MachineSpec
+from cellbox.engines.base import ATTACHMENTS, Bind, EngineFault, MachineSpec
 from cellbox.engines.gvisor.layout import Layout, check_machine_id
 from cellbox.engines.gvisor.spec import host_tasks, memory_limit_bytes, oci_spec, visible_cpus
 from cellbox.errors import EngineUnavailableError
@@ -25,26 +25,26 @@ def _spec(**changes: object) -> MachineSpec:
 
 
 def test_nothing_but_known_keys_is_in_it() -> None:
-    config = oci_spec(_spec(), cgroups_path="/cellbox-x/ab-12")
+    config = oci_spec(_spec(), cgroups_path="/cellbox-x/ab-12", place=None)
     assert config.keys() == {"ociVersion", "hostname", "process", "root", "mounts", "linux"}
     assert config["linux"].keys() == {"namespaces", "cgroupsPath"}
     assert "annotations" not in config
 
 
 def test_environment_stays_environment() -> None:
-    process = oci_spec(_spec(), cgroups_path=None)["process"]
+    process = oci_spec(_spec(), cgroups_path=None, place=None)["process"]
     assert process["env"] == ["dev.gvisor.flag.debug=true", "A=b=c"]
     assert process["args"] == ["/guest", "--serve"]
 
 
 def test_root_is_read_only_unless_asked() -> None:
-    assert oci_spec(_spec(), cgroups_path=None)["root"] == {"path": "/roots/one", "readonly": True}
-    assert oci_spec(_spec(writable_root=True), cgroups_path=None)["root"]["readonly"] is False
+    assert oci_spec(_spec(), cgroups_path=None, place=None)["root"] == {"path": "/roots/one", "readonly": True}
+    assert oci_spec(_spec(writable_root=True), cgroups_path=None, place=None)["root"]["readonly"] is False
 
 
 def test_only_kernel_filesystems_and_binds_are_mounted() -> None:
     bind = Bind(host_path=Path("/data"), guest_path="/workspace", read_only=True)
-    mounts = oci_spec(_spec(binds=(bind,)), cgroups_path=None)["mounts"]
+    mounts = oci_spec(_spec(binds=(bind,)), cgroups_path=None, place=None)["mounts"]
     assert [(mount["destination"], mount["type"]) for mount in mounts] == [
         ("/proc", "proc"),
         ("/sys", "sysfs"),
@@ -52,10 +52,12 @@ def test_only_kernel_filesystems_and_binds_are_mounted() -> None:
         ("/workspace", "bind"),
     ]
     assert mounts[-1]["options"] == ["rbind", "ro", "nosuid", "nodev"]
+    shown = oci_spec(_spec(), cgroups_path=None, place=Path("/state/mounts/5"))["mounts"][-1]
+    assert (shown["destination"], shown["source"]) == (ATTACHMENTS, "/state/mounts/5")
 
 
 def test_capabilities_hold_none_that_reaches_devices_or_limits() -> None:
-    process = oci_spec(_spec(), cgroups_path=None)["process"]
+    process = oci_spec(_spec(), cgroups_path=None, place=None)["process"]
     held = set(process["capabilities"]["bounding"])
     assert process["noNewPrivileges"] is True
     assert not held & {
@@ -69,7 +71,9 @@ def test_capabilities_hold_none_that_reaches_devices_or_limits() -> None:
 
 
 def test_task_limit_of_the_guest_is_met_before_that_of_the_host() -> None:
-    limits = {limit["type"]: limit["hard"] for limit in oci_spec(_spec(), cgroups_path=None)["process"]["rlimits"]}
+    limits = {
+        limit["type"]: limit["hard"] for limit in oci_spec(_spec(), cgroups_path=None, place=None)["process"]["rlimits"]
+    }
     assert limits["RLIMIT_NPROC"] == 100
     assert limits["RLIMIT_CORE"] == 0
     assert host_tasks(_spec()) > 2 * 100

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
+from cellbox.engines import mounts
 from cellbox.engines.base import EngineFault, Machine, MachineSpec, Probe, Problem
-from cellbox.engines.gvisor import advisories, install
+from cellbox.engines.gvisor import advisories, attachments, install
 from cellbox.engines.gvisor import probe as probes
 from cellbox.engines.gvisor.cgroups import CgroupTree
 from cellbox.engines.gvisor.commands import Commands, Runsc
@@ -82,8 +83,14 @@ class GvisorEngine:
 
     @staticmethod
     def prepare_process() -> None:
-        """Become root of a user namespace if this is an ordinary user's process."""
+        """Become root of a user namespace if this is an ordinary user's process, and have mounts of its own."""
         enter_user_namespace()
+        try:
+            mounts.enter_namespace()
+        except OSError as error:
+            raise EngineUnavailableError(
+                f"the engine needs mounts of its own, and the host refuses: {error}"
+            ) from error
 
     @staticmethod
     async def install(state: Path, report: Callable[[str], None] = lambda _: None) -> str:
@@ -104,6 +111,7 @@ class GvisorEngine:
             layout = Layout.make(self._state)
             ready = _Ready(layout, await _lock(layout))
             try:
+                attachments.prepare(layout)
                 runsc = await install.find_runsc(
                     ready.launcher, layout.state, explicit=self._explicit, allow_unsupported=self._allow_unsupported
                 )
@@ -262,6 +270,7 @@ class _Ready:
         reap_strays()
         self.tree.remove()
         unmount_below(self.layout.root)
+        attachments.give_back(self.layout)
         self.layout.discard_root()
         os.close(self._lock)
 

@@ -8,6 +8,7 @@ STATE/
   r/                       `runsc --root`, with the sentries' sockets; elsewhere and short if this path is too long
   machines/ID/config.json  the bundle of a machine
   machines/ID -> SHELL     the machine runs in a shell that was made before it was asked for
+  places/, mounts/, staging/  what is attached to machines; see `attachments.py`
 ```
 """
 
@@ -75,6 +76,18 @@ class Layout:
         return self.state / "machines"
 
     @property
+    def places(self) -> Path:
+        return self.state / "places"
+
+    @property
+    def mounts(self) -> Path:
+        return self.state / "mounts"
+
+    @property
+    def staging(self) -> Path:
+        return self.state / "staging"
+
+    @property
     def cgroup_prefix(self) -> str:
         """Names the installation's cgroups: the same after a restart, another one for another directory."""
         return f"cellbox-{hashlib.sha256(os.fsencode(self.state.resolve())).hexdigest()[:12]}"
@@ -97,6 +110,8 @@ class Layout:
         """Machines that left a file here."""
         found = {entry.name for entry in self.machines.iterdir() if not entry.is_symlink()}
         found.update(self.names())
+        with contextlib.suppress(FileNotFoundError):
+            found.update(entry.name for entry in self.places.iterdir())
         for entry in self.root.iterdir():
             if entry.name.startswith("runsc-") and entry.suffix == ".sock":
                 found.add(entry.stem.removeprefix("runsc-"))

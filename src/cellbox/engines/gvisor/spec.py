@@ -8,11 +8,12 @@ checkpoint and its restore; that is why one function makes both.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
-from cellbox.engines.base import Bind, MachineSpec
+from cellbox.engines.base import ATTACHMENTS, Bind, MachineSpec
 
-SHAPE = 1
+SHAPE = 2
 """Counts changes of the layout below; part of the image key, because an image only fits the layout it was made with."""
 
 HOSTNAME = "cellbox"
@@ -71,8 +72,11 @@ def host_tasks(spec: MachineSpec) -> int:
     return _TASKS_PER_GUEST_TASK * spec.tasks + _ENGINE_TASKS
 
 
-def oci_spec(spec: MachineSpec, *, cgroups_path: str | None) -> dict[str, Any]:
-    """The `config.json` of a machine. `cgroups_path` names cgroups that exist already, with their limits set."""
+def oci_spec(spec: MachineSpec, *, cgroups_path: str | None, place: Path | None) -> dict[str, Any]:
+    """The `config.json` of a machine.
+
+    `cgroups_path` names cgroups that exist already, with their limits set; `place` is where its attachments appear.
+    """
     linux: dict[str, Any] = {
         "namespaces": [{"type": name} for name in ("pid", "network", "ipc", "uts", "mount")],
     }
@@ -102,6 +106,7 @@ def oci_spec(spec: MachineSpec, *, cgroups_path: str | None) -> dict[str, Any]:
             # Sized: it is guest memory, and /dev/shm is for the guest to mount apart.
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["size=1m", "mode=755", "nosuid"]},
             *(_bind_mount(bind) for bind in spec.binds),
+            *([_bind_mount(Bind(host_path=place, guest_path=ATTACHMENTS, read_only=False))] if place else []),
         ],
         "linux": linux,
     }

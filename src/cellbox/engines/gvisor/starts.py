@@ -18,6 +18,7 @@ from typing import Literal, NoReturn, Protocol
 import msgspec
 
 from cellbox.engines.base import Channel, EngineFault, MachineSpec
+from cellbox.engines.gvisor import attachments
 from cellbox.engines.gvisor import image as images
 from cellbox.engines.gvisor.cgroups import Cgroup, CgroupTree, Limits
 from cellbox.engines.gvisor.commands import CommandFault, Commands
@@ -178,6 +179,8 @@ class Starter:
                 except OSError as error:
                     raise _unclaimed(spec.machine_id, error) from error
                 self.nameless.discard(shell.host_id)
+            if spec.attachments:
+                await in_thread(attachments.attach, self._layout, shell.host_id, spec.attachments)
             await self._begin(shell, image)
             if traces.cgroup is not None:
                 await in_thread(traces.cgroup.limit_cpu, limits_of(spec))
@@ -221,7 +224,8 @@ class Starter:
         limits = limits_of(spec)
         host_id = traces.machine_id
         bundle = self._layout.bundle(host_id)
-        config = oci_spec(spec, cgroups_path=traces.cgroup.path if traces.cgroup else None)
+        place = None if spec.writable_root else attachments.make_place(self._layout, host_id)
+        config = oci_spec(spec, cgroups_path=traces.cgroup.path if traces.cgroup else None, place=place)
         (bundle / "config.json").write_text(json.dumps(config))
         if traces.cgroup is not None:
             await in_thread(traces.cgroup.create, limits)

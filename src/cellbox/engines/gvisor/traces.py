@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import os
 import shutil
 import time
 from pathlib import Path
 
+from cellbox.engines import mounts
 from cellbox.engines.base import Usage
+from cellbox.engines.gvisor import attachments
 from cellbox.engines.gvisor.cgroups import Cgroup, CgroupTree
 from cellbox.engines.gvisor.layout import Layout, is_machine_id
 from cellbox.engines.gvisor.processes import (
@@ -27,8 +27,6 @@ from cellbox.engines.gvisor.threads import in_thread
 
 _REMOVAL_DEADLINE_S = 10.0
 """How long the kernel may take to let a killed machine's processes go. Measured: 4-20 ms; a 4 GB guest: 0.3 s."""
-
-_MNT_DETACH = 2
 
 
 class Traces:
@@ -138,6 +136,7 @@ class Traces:
                 await in_thread(self.cgroup.kill)
             await asyncio.sleep(0.001)
         reap_strays()
+        await in_thread(attachments.remove, self._layout, self.machine_id)
         for path in self._layout.files(self.machine_id):
             path.unlink(missing_ok=True)
         if self._link is not None:
@@ -179,9 +178,6 @@ def machine_ids(layout: Layout, tree: CgroupTree) -> set[str]:
 
 def unmount_below(root: Path) -> None:
     """Give back mounts that newer releases leave under their root (`null-netns`)."""
-    libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            place = line.split(" ")[4].encode().decode("unicode_escape")
-            if Path(place).is_relative_to(root):
-                libc.umount2(os.fsencode(place), _MNT_DETACH)
+        for place in mounts.mounted_below(root):
+            mounts.unmount(place)
