@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from cellbox.client._async._filesystem import AsyncFilesystem
     from cellbox.client._async._sandbox import AsyncSandbox
     from cellbox.client._async._stream import AsyncEventStream
+    from cellbox.client._async._watch import AsyncFileWatch
+    from cellbox.client._async._workspaces import AsyncWorkspace
     from cellbox.client._results import Execution, Result
     from cellbox.client._sync._client import Client
     from cellbox.client._sync._context import CodeContext
     from cellbox.client._sync._filesystem import Filesystem
     from cellbox.client._sync._sandbox import Sandbox
     from cellbox.client._sync._stream import EventStream
+    from cellbox.client._sync._watch import FileWatch
+    from cellbox.client._sync._workspaces import Workspace
     from cellbox.errors import (
         APIError,
         AuthenticationError,
@@ -61,19 +65,25 @@ if TYPE_CHECKING:
         TooLargeError,
         UnknownLanguageError,
         UnknownTemplateError,
+        WorkspaceExistsError,
+        WorkspaceInUseError,
+        WorkspaceNotFoundError,
     )
     from cellbox.protocol.commands import CommandExited, CommandResult, StderrChunk, StdoutChunk
     from cellbox.protocol.contexts import CellDisplay, CellEnded
-    from cellbox.protocol.files import FileInfo
-    from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage
+    from cellbox.protocol.files import FileChange, FileInfo, Unpacked
+    from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage, VolumeMount
+    from cellbox.protocol.workspaces import WorkspaceInfo
 
 __all__ = [
     "APIError",
     "AsyncClient",
     "AsyncCodeContext",
     "AsyncEventStream",
+    "AsyncFileWatch",
     "AsyncFilesystem",
     "AsyncSandbox",
+    "AsyncWorkspace",
     "AuthenticationError",
     "CapacityError",
     "CellDisplay",
@@ -93,7 +103,9 @@ __all__ = [
     "EngineUnavailableError",
     "EventStream",
     "Execution",
+    "FileChange",
     "FileInfo",
+    "FileWatch",
     "Filesystem",
     "GuestError",
     "InternalError",
@@ -121,6 +133,13 @@ __all__ = [
     "TooLargeError",
     "UnknownLanguageError",
     "UnknownTemplateError",
+    "Unpacked",
+    "VolumeMount",
+    "Workspace",
+    "WorkspaceExistsError",
+    "WorkspaceInUseError",
+    "WorkspaceInfo",
+    "WorkspaceNotFoundError",
     "__version__",
 ]
 
@@ -130,16 +149,21 @@ _HOMES = {
     "cellbox.client._async._filesystem": "AsyncFilesystem",
     "cellbox.client._async._sandbox": "AsyncSandbox",
     "cellbox.client._async._stream": "AsyncEventStream",
+    "cellbox.client._async._watch": "AsyncFileWatch",
+    "cellbox.client._async._workspaces": "AsyncWorkspace",
     "cellbox.client._results": "Execution Result",
     "cellbox.client._sync._client": "Client",
     "cellbox.client._sync._context": "CodeContext",
     "cellbox.client._sync._filesystem": "Filesystem",
     "cellbox.client._sync._sandbox": "Sandbox",
     "cellbox.client._sync._stream": "EventStream",
+    "cellbox.client._sync._watch": "FileWatch",
+    "cellbox.client._sync._workspaces": "Workspace",
     "cellbox.protocol.commands": "CommandExited CommandResult StderrChunk StdoutChunk",
     "cellbox.protocol.contexts": "CellDisplay CellEnded",
-    "cellbox.protocol.files": "FileInfo",
-    "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage",
+    "cellbox.protocol.files": "FileChange FileInfo Unpacked",
+    "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage VolumeMount",
+    "cellbox.protocol.workspaces": "WorkspaceInfo",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -16,11 +16,14 @@ CellboxError
     │   ├── ContextNotFoundError
     │   ├── TemplateNotFoundError
     │   ├── KeyNotFoundError
+    │   ├── WorkspaceNotFoundError
     │   └── PathNotFoundError     also a FileNotFoundError
     ├── ConflictError             409
     │   ├── SandboxNotRunningError
     │   ├── PathConflictError     a directory where a file is needed, or the reverse; also an OSError
-    │   └── TemplateExistsError
+    │   ├── TemplateExistsError
+    │   ├── WorkspaceExistsError
+    │   └── WorkspaceInUseError   sandboxes have it mounted
     ├── TooLargeError             413
     ├── QuotaExceededError        429
     ├── InternalError             500
@@ -154,6 +157,10 @@ class KeyNotFoundError(NotFoundError, code="key_not_found", status=404):
     """No API key with this prefix."""
 
 
+class WorkspaceNotFoundError(NotFoundError, code="workspace_not_found", status=404):
+    """No such workspace: never created, or deleted."""
+
+
 class PathNotFoundError(NotFoundError, FileNotFoundError, code="path_not_found", status=404):
     """No such file or directory in the sandbox."""
 
@@ -172,6 +179,14 @@ class PathConflictError(ConflictError, OSError, code="path_conflict", status=409
 
 class TemplateExistsError(ConflictError, code="template_exists", status=409):
     """A template of this name exists already; pass `replace`."""
+
+
+class WorkspaceExistsError(ConflictError, code="workspace_exists", status=409):
+    """The caller has a workspace of this name already."""
+
+
+class WorkspaceInUseError(ConflictError, code="workspace_in_use", status=409):
+    """Sandboxes have the workspace mounted; `details["sandboxes"]` lists them. Kill them first."""
 
 
 class TooLargeError(APIError, code="too_large", status=413):

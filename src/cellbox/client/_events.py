@@ -12,10 +12,11 @@ from cellbox.client._errors import decode_envelope, error_from_envelope, partial
 from cellbox.errors import APIError
 from cellbox.protocol.commands import CommandExited
 from cellbox.protocol.contexts import CellEnded
+from cellbox.protocol.files import WatchEnded
 from cellbox.protocol.operations import Operation
 from cellbox.protocol.templates import BuildEnded
 
-_TERMINAL = (CommandExited, CellEnded, BuildEnded)
+_TERMINAL = (CommandExited, CellEnded, BuildEnded, WatchEnded)
 
 
 def is_terminal(event: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a daemon is made of, put together: store, engine, templates, keys and sandboxes."""
+"""What a daemon is made of, put together: store, engine, templates, keys, workspaces and sandboxes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from cellbox.control.lock import exclusive
 from cellbox.control.sandboxes import Sandboxes
 from cellbox.control.settings import Settings
 from cellbox.control.tasks import Tasks
+from cellbox.control.workspace_files import WorkspaceFiles
+from cellbox.control.workspaces import Workspaces
 from cellbox.engines.registry import load_engine
 from cellbox.store.sqlite import SqliteStore
 from cellbox.templates.templates import Templates
@@ -29,8 +31,17 @@ class Control:
         self.templates = Templates(settings.templates_dir or data_dir, self.engine)
         self.keys = Keys(self.store, data_dir)
         self.builds = Builds(self.templates, data_dir, self.tasks)
+        self.workspaces = Workspaces(settings=settings, store=self.store)
         self.sandboxes = Sandboxes(
-            settings=settings, engine=self.engine, templates=self.templates, store=self.store, tasks=self.tasks
+            settings=settings,
+            engine=self.engine,
+            templates=self.templates,
+            store=self.store,
+            workspaces=self.workspaces,
+            tasks=self.tasks,
+        )
+        self.workspace_files = WorkspaceFiles(
+            workspaces=self.workspaces, sandboxes=self.sandboxes, templates=self.templates, tasks=self.tasks
         )
         self._exits = contextlib.AsyncExitStack()
 
@@ -44,6 +55,8 @@ class Control:
             await self.keys.start(self.settings.bootstrap_key)
             exits.push_async_callback(self.keys.aclose)
             await self.sandboxes.start()
+            await self.workspaces.start()
+            exits.push_async_callback(self.workspaces.aclose)
             exits.push_async_callback(self.sandboxes.aclose)
             self._exits = exits.pop_all()
         return self

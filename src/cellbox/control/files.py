@@ -90,12 +90,19 @@ class Files:
                 call.abandon()
         return values.FileWritten(path=path, bytes=written.size)
 
-    async def list(self, path: str, depth: int = 1) -> values.DirectoryListing:
+    async def list(
+        self, path: str, depth: int = 1, *, limit: int | None = None, after: str = ""
+    ) -> values.DirectoryListing:
+        """List a directory whole, or with `limit` a page of it: entries in order of names, those behind `after`."""
+        if limit == 0:
+            raise errors.InvalidRequestError("limit must be at least 1")
+        if depth != 1 and (limit is not None or after):
+            raise errors.InvalidRequestError("only one level can be listed in pages: leave depth out")
         if not 1 <= depth <= _MAX_DEPTH:
             raise errors.InvalidRequestError(f"depth must be between 1 and {_MAX_DEPTH}")
         entries: list[values.FileInfo] = []
         async with self._guest.use() as link:
-            call = link.open(messages.ListDirectory(path=_checked(path), depth=depth))
+            call = link.open(messages.ListDirectory(path=_checked(path), depth=depth, limit=limit, after=after))
             try:
                 while (item := await call.receive()) is not None:
                     if isinstance(item, messages.Entries):
@@ -107,7 +114,7 @@ class Files:
                 listed = call.outcome(messages.Listed)
             finally:
                 call.abandon()
-        return values.DirectoryListing(path=path, entries=entries, problems=listed.problems)
+        return values.DirectoryListing(path=path, entries=entries, problems=listed.problems, has_more=listed.has_more)
 
     async def stat(self, path: str) -> values.FileInfo:
         return _file_info(await self._ask(messages.Stat(path=_checked(path)), messages.FileInfo))
@@ -123,6 +130,59 @@ class Files:
 
     async def remove(self, path: str, *, recursive: bool = True) -> None:
         await self._ask(messages.Remove(path=_checked(path), recursive=recursive), messages.Done)
+
+    async def set_mode(self, body: values.SetMode) -> values.FileInfo:
+        request = messages.SetMode(path=_checked(body.path), mode=body.mode, recursive=body.recursive)
+        await self._ask(request, messages.Done)
+        return await self.stat(body.path)
+
+    async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[values.WatchEvent]:
+        """Yield `WatchStarted`, then changes; `WatchEnded` when what is watched is gone. Closing it ends the watch."""
+        async with self._guest.use() as link:
+            call = link.open(messages.WatchFiles(path=_checked(path), recursive=recursive))
+            try:
+                is_started = False
+                while (item := await call.receive()) is not None:
+                    if not isinstance(item, messages.FileChanges):
+                        raise errors.GuestError("the guest sent something else than changes of files")
+                    if not is_started:
+                        is_started = True
+                        yield values.WatchStarted(path=path)
+                    for change in item.changes:
+                        yield values.FileChange(
+                            kind=change.kind, path=change.path, is_dir=change.is_directory, target=change.target
+                        )
+                call.outcome(messages.Done)
+                yield values.WatchEnded(path=path)
+            finally:
+                call.abandon()
+
+    async def pack(self, path: str, archive_format: str = "tar") -> AsyncGenerator[bytes]:
+        """Yield a file or directory as an archive. Sockets and devices are left out."""
+        async with self._guest.use() as link:
+            call = link.open(messages.Pack(path=_checked(path), format=archive_format))
+            try:
+                while (item := await call.receive()) is not None:
+                    if isinstance(item, Data):
+                        yield item.payload
+                call.outcome(messages.Packed)
+            finally:
+                call.abandon()
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], *, user: str = "") -> values.Unpacked:
+        """Unpack the archive that `chunks` yields into a directory. What was unpacked before a failure stays."""
+        async with self._guest.use() as link:
+            call = link.open(messages.Unpack(path=_checked(path), user=user))
+            try:
+                async for chunk in chunks:
+                    if call.is_over:
+                        break  # refused already: the outcome says why
+                    await call.send(chunk)
+                call.send_eof()
+                done = await call.finish(messages.Unpacked)
+            finally:
+                call.abandon()
+        return values.Unpacked(path=path, entries=done.entries, bytes=done.size, problems=done.problems)
 
     async def _ask(self, request: messages.Request, expected: type[_OutcomeT]) -> _OutcomeT:
         async with self._guest.use() as link:

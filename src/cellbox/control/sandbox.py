@@ -14,6 +14,7 @@ from cellbox.control.contexts import Contexts
 from cellbox.control.files import Files
 from cellbox.control.guest import Guest
 from cellbox.control.logs import SandboxLog
+from cellbox.control.workspaces import Hold
 from cellbox.engines.base import EngineFault, MachineSpec
 from cellbox.protocol.sandboxes import (
     CreateSandbox,
@@ -50,12 +51,14 @@ class LiveSandbox:
         engine: str,
         enforced: dict[str, bool],
         limitations: list[str],
+        hold: Hold,
     ) -> None:
         self.id = row.id
         self.owner = row.owner
         self.status = SandboxStatus.RUNNING
         self.guest = guest
         self.log = log
+        self.hold = hold
         self.commands = Commands(guest)
         self.contexts = Contexts(guest, row.id)
         self.files = Files(guest)
@@ -97,6 +100,8 @@ class LiveSandbox:
             engine=self._engine,
             enforced=self._enforced,
             limitations=self._limitations,
+            workspace=self._request.workspace,
+            volumes=self._request.volumes,
             failure=self.failure,
         )
 

@@ -9,6 +9,7 @@ import secrets
 import time
 import uuid
 from collections import Counter, OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from cellbox.control.logs import SandboxLog
 from cellbox.control.sandbox import LiveSandbox, check_metadata
 from cellbox.control.settings import Settings
 from cellbox.control.tasks import Tasks
+from cellbox.control.workspaces import Hold, Workspaces
 from cellbox.engines.base import Engine, EngineFault, Machine, MachineSpec
 from cellbox.protocol.sandboxes import CreateSandbox, SandboxStatus
 from cellbox.store.base import SandboxRow, Store
@@ -43,11 +45,21 @@ _log = structlog.stdlib.get_logger(__name__)
 class Sandboxes:
     """The registry. Ids mean nothing without their owner: `find` treats a foreign id as an unknown one."""
 
-    def __init__(self, *, settings: Settings, engine: Engine, templates: Templates, store: Store, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        engine: Engine,
+        templates: Templates,
+        store: Store,
+        workspaces: Workspaces,
+        tasks: Tasks,
+    ) -> None:
         self._settings = settings
         self._engine = engine
         self._templates = templates
         self._store = store
+        self._workspaces = workspaces
         self._tasks = tasks
         self._live: dict[str, LiveSandbox] = {}
         self._starting: Counter[str] = Counter()
@@ -108,18 +120,26 @@ class Sandboxes:
         """How many there are, of all owners."""
         return len(self._live)
 
-    async def create(self, owner: str, request: CreateSandbox) -> LiveSandbox:
-        """Make a sandbox that is ready to run code, or leave nothing behind."""
+    async def create(self, owner: str, request: CreateSandbox, *, hold: Hold | None = None) -> LiveSandbox:
+        """Make a sandbox that is ready to run code, or leave nothing behind.
+
+        `hold`: mounts in place of those that the request names; released in any case.
+        """
         arrived = time.monotonic()
-        _check(request)
-        await self.ensure_engine()
-        template = self._templates.get(request.template)
-        self._admit(owner)
-        self._starting[owner] += 1
         try:
-            return await self._create(owner, request, template, arrived)
-        finally:
-            self._starting[owner] -= 1
+            _check(request)
+            await self.ensure_engine()
+            template = self._templates.get(request.template)
+            self._admit(owner)
+            self._starting[owner] += 1
+            try:
+                return await self._create(owner, request, template, arrived, hold)
+            finally:
+                self._starting[owner] -= 1
+        except BaseException:
+            if hold is not None:
+                await hold.release()
+            raise
 
     async def kill(self, owner: str, sandbox_id: str) -> None:
         """Kill and forget. Doing it again is no error for the owner."""
@@ -156,9 +176,13 @@ class Sandboxes:
                 f"this host has {available // 1024**2} MiB of memory left", retry_after_seconds=5
             )
 
-    async def _create(self, owner: str, request: CreateSandbox, template: Template, arrived: float) -> LiveSandbox:
+    async def _create(
+        self, owner: str, request: CreateSandbox, template: Template, arrived: float, hold: Hold | None
+    ) -> LiveSandbox:
         ttl_seconds = self._ttl_seconds(request.ttl_seconds)
         spec = _machine_spec(request, template)
+        if hold is None:
+            hold = await self._workspaces.hold(owner, spec.machine_id, request)
         now = time.time()
         row = SandboxRow(
             id=spec.machine_id,
@@ -179,14 +203,16 @@ class Sandboxes:
         machine: Machine | None = None
         guest: Guest | None = None
         try:
+            await hold.attach()
+            spec = replace(spec, attachments=hold.attachments)
             machine, link, boot_mode = await self._start(spec, template, log)
             guest = Guest(machine, link, can_freeze=self._enforced.get("freeze", False))
             configured = await link.ask(
-                _configuration(request, template, spec), messages.Configured, timeout_seconds=_CONFIGURE_SECONDS
+                _configuration(request, template, spec, hold), messages.Configured, timeout_seconds=_CONFIGURE_SECONDS
             )
             await saving
         except BaseException:
-            await asyncio.shield(self._undo(row.id, saving, machine, guest))
+            await asyncio.shield(self._undo(row.id, saving, machine, guest, hold))
             raise
         sandbox = LiveSandbox(
             row=row,
@@ -201,7 +227,8 @@ class Sandboxes:
             boot_ms=round((time.monotonic() - arrived) * 1000, 1),
             engine=self._engine.name,
             enforced=self._enforced,
-            limitations=configured.problems,
+            limitations=[*configured.problems, *self._workspaces.limitations(hold)],
+            hold=hold,
         )
         self._live[sandbox.id] = sandbox
         self.boots[boot_mode] += 1
@@ -249,19 +276,26 @@ class Sandboxes:
         return GuestLink(machine.channel, on_log=log.add, on_fault=on_fault)
 
     async def _undo(
-        self, sandbox_id: str, saving: asyncio.Future[None], machine: Machine | None, guest: Guest | None
+        self,
+        sandbox_id: str,
+        saving: asyncio.Future[None],
+        machine: Machine | None,
+        guest: Guest | None,
+        hold: Hold,
     ) -> None:
         self._broken.pop(sandbox_id, None)
         if guest is not None:
             guest.end(errors.GuestError("the sandbox could not be configured"))
         if machine is not None:
             await machine.kill()
+        await hold.release()
         await asyncio.gather(saving, return_exceptions=True)
         with contextlib.suppress(errors.APIError):  # the failure that led here is the one to tell
             await self._store.delete_sandbox(sandbox_id)
 
     async def _watch(self, sandbox: LiveSandbox) -> None:
         ending = await sandbox.guest.machine.wait()
+        await sandbox.hold.release()
         broken = self._broken.pop(sandbox.id, None)
         if sandbox.status is SandboxStatus.RUNNING:
             cause, detail = ("protocol_error", broken) if broken else (str(ending.cause), ending.detail)
@@ -285,14 +319,13 @@ class Sandboxes:
                 self._killed.popitem(last=False)
             sandbox.stop()
         await asyncio.gather(sandbox.guest.machine.kill(), self._store.delete_sandbox(sandbox.id))
+        await sandbox.hold.release()
 
 
 def _check(request: CreateSandbox) -> None:
     check_metadata(request.metadata)
     if request.from_snapshot is not None:
         raise errors.InvalidRequestError("this version has no snapshots: leave `from_snapshot` out")
-    if request.volumes:
-        raise errors.InvalidRequestError("this version has no volumes: leave `volumes` out")
     for name in request.env:
         if not name or "=" in name or "\0" in name or "\0" in request.env[name]:
             raise errors.InvalidRequestError(f"{name[:64]!r} can't be the name of an environment variable")
@@ -313,7 +346,7 @@ def _machine_spec(request: CreateSandbox, template: Template) -> MachineSpec:
     )
 
 
-def _configuration(request: CreateSandbox, template: Template, spec: MachineSpec) -> messages.Configure:
+def _configuration(request: CreateSandbox, template: Template, spec: MachineSpec, hold: Hold) -> messages.Configure:
     return messages.Configure(
         hostname=f"sandbox-{spec.machine_id[:8]}",
         memory_mb=spec.memory_mb,
@@ -322,7 +355,9 @@ def _configuration(request: CreateSandbox, template: Template, spec: MachineSpec
         cpus=math.ceil(spec.cpu),
         entropy=secrets.token_hex(32),
         env={**template.env, **request.env},
-        start_command=template.start_command,
+        start_command="" if hold.files_root else template.start_command,
+        attached=hold.attached,
+        files_root=hold.files_root,
     )
 
 

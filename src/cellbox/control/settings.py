@@ -50,6 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many sandboxes may exist at once, of all owners together."""
     max_sandboxes_per_owner: Annotated[int, Meta(ge=1)] = 50
     """How many sandboxes one owner may have at once."""
+    max_workspaces_per_owner: Annotated[int, Meta(ge=1)] = 100
+    """How many workspaces one owner may have."""
+    workspace_mb: Annotated[int, Meta(ge=16)] = 1024
+    """The size of a workspace when its creator doesn't say. It takes as much of the host's disk as is used of it."""
+    max_workspace_mb: Annotated[int, Meta(ge=16)] = 65_536
+    """The largest size of a workspace that may be asked for."""
 
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which the server may be addressed, exactly as in the `Host` header, with or without port.

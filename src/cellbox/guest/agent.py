@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from cellbox import _version
-from cellbox.guest import commands, files, memory, processes, system
+from cellbox.guest import commands, files, memory, processes, system, watch
 from cellbox.guest.channel import Channel, Handler, Refusal, Stream
 from cellbox.guest.contexts import Contexts
 from cellbox.wire import frames
@@ -54,6 +54,7 @@ class Agent:
         self._commands = commands.Commands(self._processes)
         self._contexts = Contexts(self._processes)
         self._watcher = memory.Watcher(self._processes, self._commands, self._contexts, self._log)
+        self._watches = watch.Watches()
         self._commands.on_start = self._watcher.wake
         self._is_configured = False
         self._background: set[asyncio.Task[None]] = set()
@@ -92,6 +93,7 @@ class Agent:
     def _handlers(self) -> dict[type[Request], Handler]:
         handlers: dict[type[Request], Handler] = {
             **files.handlers(),
+            **self._watches.handlers(),
             **self._commands.handlers(),
             **self._contexts.handlers(),
             ReadActivity: self._read_activity,
@@ -136,7 +138,10 @@ class Agent:
         env = {**self._template_env, **request.env}
         shell = self._commands.configure(env)
         await self._contexts.configure(request, env, "/" if self._in_place else system.USER_ROOT)
+        self._watches.configure(["/"] if request.files_root else list(request.attached))
         self._is_configured = True
+        if request.files_root:
+            self._processes.roots.narrow(request.files_root)
         if request.start_command:
             self._keep(self._run_start_command(request.start_command))
         return Configured(python=self._contexts.python, shell=shell, problems=problems)
@@ -148,9 +153,20 @@ class Agent:
         disk = system.open_disk()
         self._processes.roots.enter_user()
         system.name_machine(request)
+        for path, name in request.attached.items():
+            self._attach(path, name)
         problems += system.limit(request.tasks, request.cpus)
         self._watcher.configure(request.memory_mb, request.tasks, disk)
         return problems
+
+    def _attach(self, path: str, name: str) -> None:
+        # Resolved in the user's root, where a link of the template's can't lead out; mounted from the template's.
+        target = system.make_mount_point(path)
+        self._processes.roots.enter_template()
+        try:
+            system.mount_attachment(name, target)
+        finally:
+            self._processes.roots.leave_template()
 
     def _enter_namespace(self) -> None:
         self._namespace = system.Namespace()

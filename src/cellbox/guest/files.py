@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Literal
 
-from cellbox.guest import accounts, trees
+from cellbox.guest import accounts, packing, trees, unpacking
 from cellbox.guest.channel import Handler, Refusal, Stream
 from cellbox.guest.failures import check_path, refusing
 from cellbox.wire.messages import (
@@ -28,10 +28,13 @@ from cellbox.wire.messages import (
     Listed,
     MakeDirectory,
     Move,
+    Pack,
     ReadFile,
     Remove,
     Request,
+    SetMode,
     Stat,
+    Unpack,
     WriteFile,
 )
 
@@ -55,6 +58,9 @@ def handlers() -> dict[type[Request], Handler]:
         MakeDirectory: make_directory,
         Move: move,
         Remove: remove,
+        SetMode: set_mode,
+        Pack: packing.pack,
+        Unpack: unpacking.unpack,
     }
 
 
@@ -179,13 +185,17 @@ async def list_directory(stream: Stream, request: ListDirectory) -> Listed:
     if request.depth < 1:
         raise Refusal("invalid_request", "depth must be at least 1")
     with refusing(path):
-        top = _Level(path, os.open(path, _DIRECTORY))
+        top = _Level(path, os.open(path, _DIRECTORY), after=request.after)
     problems: list[str] = []
     batch: list[FileInfo] = []
     count = 0
+    has_more = False
     levels = [top]
     try:
         async for entry in _walk(levels, request.depth, problems):
+            if request.limit is not None and count + len(batch) >= request.limit:
+                has_more = True
+                break
             batch.append(entry)
             if len(batch) == _ENTRIES:
                 if stream.cancelled.is_set():
@@ -199,16 +209,16 @@ async def list_directory(stream: Stream, request: ListDirectory) -> Listed:
     if batch:
         await stream.emit(Entries(entries=batch))
         count += len(batch)
-    return Listed(count=count, problems=problems)
+    return Listed(count=count, problems=problems, has_more=has_more)
 
 
 class _Level:
     """A directory that is being listed. Its entries are asked for by descriptor: a path of a thousand parts is slow."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, *, after: str = "") -> None:
         self.path = path.rstrip("/")
         self.descriptor = descriptor
-        self.names = iter(sorted(os.listdir(descriptor)))
+        self.names = iter(sorted(name for name in os.listdir(descriptor) if name > after))
 
 
 async def _walk(levels: list[_Level], depth: int, problems: list[str]) -> AsyncIterator[FileInfo]:
@@ -281,6 +291,17 @@ async def remove(_: Stream, request: Remove) -> Done:
             await trees.remove_tree(path)
         else:
             os.rmdir(path)
+    return Done()
+
+
+async def set_mode(_: Stream, request: SetMode) -> Done:
+    path = check_path(request.path)
+    if not 0 <= request.mode <= 0o7777:
+        raise Refusal("invalid_request", f"no possible permission bits: {request.mode}")
+    with refusing(path):
+        if request.recursive and os.path.isdir(path):
+            await trees.set_modes(path, request.mode)
+        os.chmod(path, request.mode)
     return Done()
 
 

@@ -22,6 +22,8 @@ from cellbox.wire.messages import Configure
 PRIVATE = "/.cellbox"
 USER_ROOT = f"{PRIVATE}/root"
 """Where the user's root is mounted, as seen from the template's. Kernels forked by the zygote chroot there."""
+ATTACHMENTS = f"{PRIVATE}/mounts"
+"""Where the engine shows what is attached to this machine; what may not be written is read-only there already."""
 DEFAULT_DIRECTORY = "/workspace"
 
 _DISK = f"{PRIVATE}/rw"
@@ -163,6 +165,11 @@ class Roots:
         if self._user >= 0:
             _enter(self._user)
 
+    def narrow(self, path: str) -> None:
+        """Make a directory of the user's root this process's own root, for good."""
+        self._user = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        _enter(self._user)
+
 
 def _enter(root: int) -> None:
     os.fchdir(root)
@@ -193,6 +200,18 @@ def mount_user_root(request: Configure) -> list[str]:
     if error:
         problems.append(f"/dev/shm could not be mounted: {os.strerror(error)}")
     return problems
+
+
+def make_mount_point(path: str) -> str:
+    """Make a directory and return it without links in its path. Runs in the user's root. Raises `OSError`."""
+    os.makedirs(path, exist_ok=True)
+    return os.path.realpath(path)
+
+
+def mount_attachment(name: str, target: str) -> None:
+    """Show an attachment at a path of the user's root that has no links. Needs the template's root."""
+    error = _mount(f"{ATTACHMENTS}/{name}", f"{USER_ROOT}{target}", "none", _MS_BIND)
+    _check_errno(error, f"mounting {target} failed")
 
 
 def open_disk() -> int:

@@ -94,6 +94,21 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+async def set_modes(path: str, mode: int) -> None:
+    """Set the permission bits of all below a directory but links, which have none. Raises `OSError`."""
+    pace = _Pace()
+    waiting = [path]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                if not entry.is_symlink():
+                    with suppress(FileNotFoundError):
+                        os.chmod(entry.path, mode)
+                await pace.step()
+
+
 async def move_across(source: str, target: str) -> None:
     """Move to another file system: copy beside the target, put in its place, remove the source. Raises `OSError`."""
     partial = os.path.join(os.path.dirname(target), f".cellbox-{secrets.token_hex(8)}")

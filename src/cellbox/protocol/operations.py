@@ -6,38 +6,12 @@ are ours. Paths are below `/v1`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any
 
-from cellbox.protocol import account, commands, contexts, files, sandboxes, templates
-
-BodyT = TypeVar("BodyT")
-ResultT = TypeVar("ResultT")
-
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation(Generic[BodyT, ResultT]):
-    """One request and its answer.
-
-    `body` and `result` are the types of the JSON documents; `bytes` stands for a raw body, `None` for none at all.
-    """
-
-    name: str
-    method: Method
-    path: str
-    summary: str
-    body: type[BodyT]
-    result: type[ResultT]
-    status: int = 200
-    query: tuple[str, ...] = ()
-    """Names of the query parameters."""
-    scope: Literal["public", "user", "admin"] = "user"
-    """Who may call it: anyone, a holder of any key, a holder of an admin key."""
-    events: Any = None
-    """For a stream: the union of its events; the answer is `text/event-stream`. The last one ends the stream."""
-
+from cellbox.protocol import account, commands, contexts, sandboxes, templates, workspaces
+from cellbox.protocol.file_operations import SANDBOX_FILES as SANDBOX_FILES  # all of that module is this one's too
+from cellbox.protocol.file_operations import WORKSPACE_FILES as WORKSPACE_FILES
+from cellbox.protocol.operation import Operation as Operation
 
 NoneType = type(None)
 _SANDBOX = "/sandboxes/{sandbox_id}"
@@ -211,69 +185,6 @@ run_once = Operation(
     body=contexts.RunOnce,
     result=contexts.RunOnceResult,
 )
-read_file = Operation(
-    name="read_file",
-    method="GET",
-    path=_SANDBOX + "/fs",
-    summary="Read a file; a single `Range` of bytes may be asked for.",
-    body=NoneType,
-    result=bytes,
-    query=("path",),
-)
-write_file = Operation(
-    name="write_file",
-    method="PUT",
-    path=_SANDBOX + "/fs",
-    summary="Write a file, atomically unless it is appended to; parent directories are made.",
-    body=bytes,
-    result=files.FileWritten,
-    query=("path", "append", "mode", "user"),
-)
-remove_file = Operation(
-    name="remove_file",
-    method="DELETE",
-    path=_SANDBOX + "/fs",
-    summary="Remove a file or a whole directory.",
-    body=NoneType,
-    result=NoneType,
-    status=204,
-    query=("path", "recursive"),
-)
-list_directory = Operation(
-    name="list_directory",
-    method="GET",
-    path=_SANDBOX + "/fs/dir",
-    summary="List a directory; `depth` > 1 descends.",
-    body=NoneType,
-    result=files.DirectoryListing,
-    query=("path", "depth"),
-)
-stat_file = Operation(
-    name="stat_file",
-    method="GET",
-    path=_SANDBOX + "/fs/stat",
-    summary="Look at one file.",
-    body=NoneType,
-    result=files.FileInfo,
-    query=("path",),
-)
-make_directory = Operation(
-    name="make_directory",
-    method="POST",
-    path=_SANDBOX + "/fs/mkdir",
-    summary="Make a directory and its parents.",
-    body=files.MakeDirectory,
-    result=files.FileInfo,
-    status=201,
-)
-move_file = Operation(
-    name="move_file",
-    method="POST",
-    path=_SANDBOX + "/fs/move",
-    summary="Rename a file or directory.",
-    body=files.MoveFile,
-    result=files.FileInfo,
-)
 list_templates = Operation(
     name="list_templates",
     method="GET",
@@ -339,6 +250,40 @@ get_build_logs = Operation(
     scope="admin",
     events=templates.BuildEvent,
 )
+create_volume = Operation(
+    name="create_volume",
+    method="POST",
+    path="/volumes",
+    summary="Create a workspace.",
+    body=workspaces.CreateWorkspace,
+    result=workspaces.WorkspaceInfo,
+    status=201,
+)
+list_volumes = Operation(
+    name="list_volumes",
+    method="GET",
+    path="/volumes",
+    summary="List the caller's workspaces, by name.",
+    body=NoneType,
+    result=list[workspaces.WorkspaceInfo],
+)
+get_volume = Operation(
+    name="get_volume",
+    method="GET",
+    path="/volumes/{name}",
+    summary="Get one workspace.",
+    body=NoneType,
+    result=workspaces.WorkspaceInfo,
+)
+delete_volume = Operation(
+    name="delete_volume",
+    method="DELETE",
+    path="/volumes/{name}",
+    summary="Delete a workspace and all that is in it; refused while a sandbox has it mounted.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+)
 get_me = Operation(
     name="get_me",
     method="GET",
@@ -381,7 +326,8 @@ get_capabilities = Operation(
     result=account.Capabilities,
 )
 
+_DECLARED: list[object] = [*vars().values(), *SANDBOX_FILES.all(), *WORKSPACE_FILES.all()]
 OPERATIONS: dict[str, Operation[Any, Any]] = {
-    operation.name: operation for operation in list(vars().values()) if isinstance(operation, Operation)
+    operation.name: operation for operation in _DECLARED if isinstance(operation, Operation)
 }
 """All of them, by name."""

@@ -28,10 +28,12 @@ class SandboxStatus(StrEnum):
 
 
 class VolumeMount(RequestBody):
-    """A named volume to attach. Accepted on the wire, refused by this version with a clear error."""
+    """A workspace that exists, to be mounted where `path` says."""
 
     name: str
     read_only: bool = False
+    path: str = ""
+    """Absolute; empty for `/volumes/NAME`."""
 
 
 class CreateSandbox(RequestBody):
@@ -56,7 +58,10 @@ class CreateSandbox(RequestBody):
     network: Literal["none"] = "none"
     """Loopback only."""
     from_snapshot: str | None = None
+    workspace: str = ""
+    """Name of the workspace to mount at `/workspace`; it is created when there is none of this name."""
     volumes: list[VolumeMount] = []
+    """More workspaces to mount, 14 at most. They must exist."""
 
 
 class SandboxInfo(Value):
@@ -86,6 +91,9 @@ class SandboxInfo(Value):
     """What could not be enforced in this sandbox, in words."""
     network: str = "none"
     from_snapshot: str | None = None
+    workspace: str = ""
+    """Name of the workspace at `/workspace`; empty when what is there ends with the sandbox."""
+    volumes: list[VolumeMount] = []
     failure: str = ""
     """Why `status` is `failed`."""
 

@@ -46,6 +46,17 @@ class KeyRow:
     last_used_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceRow:
+    """One workspace. Its content lies on the host under `id`, so that no name ever becomes a path."""
+
+    id: str
+    owner: str
+    name: str
+    size_mb: int
+    created_at: float
+
+
 @runtime_checkable
 class Store(Protocol):
     """Where rows are kept. Methods may be called from any task of the loop that called `start`.
@@ -75,6 +86,18 @@ class Store(Protocol):
 
     async def list_sandboxes(self) -> list[SandboxRow]:
         """All rows, newest first."""
+        ...
+
+    async def insert_workspace(self, row: WorkspaceRow) -> bool:
+        """False when the owner has one of this name; the row is not stored then."""
+        ...
+
+    async def delete_workspace(self, workspace_id: str) -> None:
+        """Remove a row; nothing happens when there is none."""
+        ...
+
+    async def list_workspaces(self) -> list[WorkspaceRow]:
+        """All rows, by name."""
         ...
 
     async def insert_key(self, row: KeyRow) -> bool:

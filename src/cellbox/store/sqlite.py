@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from cellbox.errors import StorageFullError, StoreUnavailableError
-from cellbox.store.base import KeyRow, SandboxRow
+from cellbox.store.base import KeyRow, SandboxRow, WorkspaceRow
 from cellbox.store.migrate import migrate
 
 P = ParamSpec("P")
@@ -77,6 +77,24 @@ class SqliteStore:
                 " metadata, machine_id FROM sandboxes ORDER BY created_at DESC, id"
             )
             return [_sandbox_row(row) for row in rows]
+
+        return await self._write(read)
+
+    async def insert_workspace(self, row: WorkspaceRow) -> bool:
+        values = (row.id, row.owner, row.name, row.size_mb, row.created_at)
+        statement = "INSERT INTO workspaces VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        return await self._write(lambda db: db.execute(statement, values).rowcount == 1)
+
+    async def delete_workspace(self, workspace_id: str) -> None:
+        await self._write(lambda db: db.execute("DELETE FROM workspaces WHERE id = ?", (workspace_id,)))
+
+    async def list_workspaces(self) -> list[WorkspaceRow]:
+        def read(db: sqlite3.Connection) -> list[WorkspaceRow]:
+            rows = db.execute("SELECT id, owner, name, size_mb, created_at FROM workspaces ORDER BY name, id")
+            return [
+                WorkspaceRow(id=id_, owner=owner, name=name, size_mb=size_mb, created_at=created_at)
+                for id_, owner, name, size_mb, created_at in rows
+            ]
 
         return await self._write(read)
 

@@ -170,6 +170,26 @@ class Listed:
     count: int
     problems: list[str] = field(default_factory=list[str])
     """Subdirectories that could not be read, in words."""
+    has_more: bool = False
+    """`limit` cut it off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    type: Literal["packed"] = "packed"
+    entries: int
+    problems: list[str] = field(default_factory=list[str])
+    """What is not in the archive, in words: sockets, devices, files that vanished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    type: Literal["unpacked"] = "unpacked"
+    entries: int
+    size: int
+    """Bytes in files."""
+    problems: list[str] = field(default_factory=list[str])
+    """What was left out of the archive, in words: devices and pipes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ from cellbox.wire.answers import (
     Interrupted,
     LanguageList,
     Listed,
+    Packed,
+    Unpacked,
 )
 from cellbox.wire.answers import CellError as CellError
 
@@ -54,6 +56,10 @@ class Configure:
     """Added to the template's own environment, for commands and kernels alike."""
     start_command: str = ""
     """Shell text of the template that runs beside everything else; its output goes to the sandbox's log."""
+    attached: dict[str, str] = field(default_factory=dict[str, str])
+    """Directory in the sandbox, absolute → name of the attachment to mount there."""
+    files_root: str = ""
+    """Where file operations see their `/`, for a machine that does nothing else; empty: the sandbox's own root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +196,10 @@ class ListDirectory:
     op: ClassVar[str] = "file.list"
     path: str
     depth: int = 1
+    limit: int | None = None
+    """Send so many at most."""
+    after: str = ""
+    """Begin behind this name. For both, `depth` must be 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +228,53 @@ class Remove:
     op: ClassVar[str] = "file.remove"
     path: str
     recursive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMode:
+    """Change a file's permission bits; links are followed. Answer: `Done`."""
+
+    op: ClassVar[str] = "file.chmod"
+    path: str
+    mode: int
+    recursive: bool = False
+    """Also all that is below, where links are left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchFiles:
+    """Send what changes as `FileChanges`, the first of them empty: from then on nothing is missed.
+
+    Answer: `Done`, when what is watched is gone; CANCEL ends it otherwise.
+    """
+
+    op: ClassVar[str] = "file.watch"
+    path: str
+    recursive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Send a file, or a directory with all that is in it, as an archive in DATA. Answer: `Packed`."""
+
+    op: ClassVar[str] = "file.pack"
+    path: str
+    format: str = "tar"
+    """`tar`, `tar.gz` or `zip`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpack:
+    """Unpack the archive that comes as DATA into a directory, which is made. Answer: `Unpacked`.
+
+    Tar, tar.gz and zip are told apart by their first bytes. No entry is ever placed outside of the directory, nor
+    through a link. What was unpacked before a failure stays.
+    """
+
+    op: ClassVar[str] = "file.unpack"
+    path: str
+    user: str = ""
+    """Whose the files become, and whose rights are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +308,10 @@ Request = (
     | MakeDirectory
     | Move
     | Remove
+    | SetMode
+    | WatchFiles
+    | Pack
+    | Unpack
     | ReadActivity
     | Ping
 )
@@ -321,6 +382,26 @@ class FileOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """One thing that happened to a file."""
+
+    kind: Literal["created", "modified", "attributes", "removed", "moved", "overflow"]
+    """`overflow`: changes came too fast and were dropped, so look at the tree again."""
+    path: str
+    is_directory: bool = False
+    target: str = ""
+    """New path of what was `moved`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChanges:
+    """What changed, in order; repeated changes of one file are merged."""
+
+    type: Literal["file_changes"] = "file_changes"
+    changes: list[FileChange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
     """On stream 0: a line, or several, that the start command printed or the guest itself has to say."""
 
@@ -331,9 +412,9 @@ class LogLine:
 
 Outcome = (
     Failure | Done | Configured | Exited | CellDone | ContextInfo | ContextList | LanguageList | Interrupted | FileRead
-    | FileWritten | FileInfo | Listed | Activity
+    | FileWritten | FileInfo | Listed | Packed | Unpacked | Activity
 )  # fmt: skip
-Event = Display | LateOutput | Entries | FileOpened | LogLine
+Event = Display | LateOutput | Entries | FileOpened | FileChanges | LogLine
 ANSWERS: dict[type[Request], type[Outcome]] = {
     Configure: Configured,
     Exec: Exited,
@@ -351,6 +432,10 @@ ANSWERS: dict[type[Request], type[Outcome]] = {
     MakeDirectory: Done,
     Move: Done,
     Remove: Done,
+    SetMode: Done,
+    WatchFiles: Done,
+    Pack: Packed,
+    Unpack: Unpacked,
     ReadActivity: Activity,
     Ping: Done,
 }
@@ -362,6 +447,7 @@ EVENTS: dict[str, type[Event]] = {
     "late_output": LateOutput,
     "entries": Entries,
     "file_opened": FileOpened,
+    "file_changes": FileChanges,
     "log": LogLine,
 }
 """By the `type` field."""

@@ -1,4 +1,4 @@
-"""The client: one daemon's sandboxes, templates and keys."""
+"""The client: one daemon's sandboxes, workspaces, templates and keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cellbox.client._async._sandboxes import AsyncSandboxes
 from cellbox.client._async._templates import AsyncTemplates
 from cellbox.client._async._tokens import AsyncTokens
 from cellbox.client._async._transport import AsyncTransport
+from cellbox.client._async._workspaces import AsyncWorkspaces
 from cellbox.client._codec import decode_answer
 from cellbox.client._config import DEFAULT_TIMEOUT_SECONDS, resolve_endpoint
 from cellbox.protocol import account, operations
@@ -55,6 +56,7 @@ class AsyncClient:
         self._connection = AsyncConnection(endpoint, timeout_seconds=timeout_seconds, transport=transport)
         self.sandboxes = AsyncSandboxes(self._connection)
         self.templates = AsyncTemplates(self._connection)
+        self.workspaces = AsyncWorkspaces(self._connection)
         self.tokens = AsyncTokens(self._connection)
 
     @property

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
@@ -25,6 +25,7 @@ from cellbox.protocol import operations
 from cellbox.protocol.account import LogLine
 from cellbox.protocol.commands import CommandEvent, CommandResult, RunCommand
 from cellbox.protocol.contexts import CreateContext
+from cellbox.protocol.file_operations import SANDBOX_FILES
 from cellbox.protocol.sandboxes import (
     DEFAULT_TEMPLATE,
     Lifecycle,
@@ -33,6 +34,7 @@ from cellbox.protocol.sandboxes import (
     SandboxUsage,
     UpdateLifecycle,
     UpdateMetadata,
+    VolumeMount,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class AsyncSandbox:
         self._ids = {"sandbox_id": info.id}
         self._lock = AsyncLock()
         self._default_context: AsyncCodeContext | None = None
-        self.filesystem = AsyncFilesystem(connection, info.id)
+        self.filesystem = AsyncFilesystem(connection, SANDBOX_FILES, self._ids)
         self.commands = AsyncCommands(self)
 
     @classmethod
@@ -69,6 +71,8 @@ class AsyncSandbox:
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
+        workspace: str | None = None,
+        volumes: Iterable[VolumeMount | Mapping[str, Any]] = (),
         network: Literal["none"] = "none",
         retry_seconds: float = 60,
         client: AsyncClient | None = None,
@@ -85,6 +89,10 @@ class AsyncSandbox:
             cpu: Cores; by default the template's.
             memory_mb: MiB of memory; by default the template's.
             disk_mb: MiB of writable disk, in memory on top of `memory_mb`; by default the template's.
+            workspace: Name of the workspace to mount at `/workspace`: what is written there outlives the sandbox. It is
+                created when there is none of this name.
+            volumes: More workspaces to mount, which must exist: `{"name": …, "read_only": …, "path": …}`, by default at
+                `/volumes/NAME`.
             network: `none` has the loopback device only.
             retry_seconds: How long to go on asking while the daemon has no room. 0 asks once.
             client: By default one that is configured from the environment and shared.
@@ -106,6 +114,8 @@ class AsyncSandbox:
             cpu=cpu,
             memory_mb=memory_mb,
             disk_mb=disk_mb,
+            workspace=workspace,
+            volumes=volumes,
             network=network,
             retry_seconds=retry_seconds,
         )

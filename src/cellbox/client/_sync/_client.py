@@ -1,4 +1,4 @@
-"""The client: one daemon's sandboxes, templates and keys."""
+"""The client: one daemon's sandboxes, workspaces, templates and keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cellbox.client._sync._sandboxes import Sandboxes
 from cellbox.client._sync._templates import Templates
 from cellbox.client._sync._tokens import Tokens
 from cellbox.client._sync._transport import Transport
+from cellbox.client._sync._workspaces import Workspaces
 from cellbox.client._codec import decode_answer
 from cellbox.client._config import DEFAULT_TIMEOUT_SECONDS, resolve_endpoint
 from cellbox.protocol import account, operations
@@ -55,6 +56,7 @@ class Client:
         self._connection = Connection(endpoint, timeout_seconds=timeout_seconds, transport=transport)
         self.sandboxes = Sandboxes(self._connection)
         self.templates = Templates(self._connection)
+        self.workspaces = Workspaces(self._connection)
         self.tokens = Tokens(self._connection)
 
     @property

@@ -1,31 +1,33 @@
-"""Files of a sandbox."""
+"""Files of a sandbox or of a workspace."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from cellbox.client._sync._connection import Connection
+from cellbox.client._sync._watch import FileWatch
 from cellbox.client._codec import Query, RemotePath, decode_answer, remote_path
 from cellbox.client._compat import Source as Source
 from cellbox.client._compat import chunks
 from cellbox.client._local_files import AtomicFile, file_chunks, open_source
 from cellbox.errors import PathConflictError, PathNotFoundError
-from cellbox.protocol import operations
-from cellbox.protocol.files import FileInfo, FileWritten, MakeDirectory, MoveFile
+from cellbox.protocol.file_operations import FileOperations
+from cellbox.protocol.files import FileInfo, FileWritten, MakeDirectory, MoveFile, SetMode, Unpacked
 
+ArchiveFormat = Literal["tar", "tar.gz", "zip"]
 LocalSource = str | PathLike[str] | IO[bytes] | Source
 
 _OCTETS = (b"Content-Type", b"application/octet-stream")
 
 
 class Filesystem:
-    """Files of one sandbox, in the sandbox's own view.
+    """Files of one sandbox or workspace, in its own view.
 
-    Paths are absolute, as `str`, `bytes` or `PurePosixPath`. A name that is no UTF-8 is given as `bytes`, and comes
-    back in a `str` with surrogate escapes, as `os.listdir` has it.
+    Paths are absolute (of a workspace, from its top), as `str`, `bytes` or `PurePosixPath`. A name that is no UTF-8 is
+    given as `bytes`, and comes back in a `str` with surrogate escapes, as `os.listdir` has it.
 
     Raises (all methods):
         PathNotFoundError: No such file or directory; also a `FileNotFoundError`.
@@ -35,9 +37,10 @@ class Filesystem:
         SandboxNotFoundError: The sandbox is gone.
     """
 
-    def __init__(self, connection: Connection, sandbox_id: str) -> None:
+    def __init__(self, connection: Connection, operations: FileOperations, ids: Mapping[str, str]) -> None:
         self._connection = connection
-        self._ids = {"sandbox_id": sandbox_id}
+        self._operations = operations
+        self._ids = ids
 
     def read(self, path: RemotePath, *, offset: int = 0, length: int | None = None) -> bytes:
         """Read a file, or `length` bytes of it from `offset` on; past its end there are none.
@@ -67,7 +70,7 @@ class Filesystem:
             end = "" if length is None else str(offset + length - 1)
             headers = ((b"Range", f"bytes={offset}-{end}".encode()),)
         with self._connection.open(
-            operations.read_file,
+            self._operations.read,
             query=[("path", remote_path(path))],
             headers=headers,
             allow_status=416 if headers else None,
@@ -139,9 +142,9 @@ class Filesystem:
             ("user", user),
         ]
         with self._connection.open(
-            operations.write_file, content, query=query, headers=(_OCTETS, *headers), ids=self._ids
+            self._operations.write, content, query=query, headers=(_OCTETS, *headers), ids=self._ids
         ) as response:
-            return decode_answer(operations.write_file, response.status, "", response.read())
+            return decode_answer(self._operations.write, response.status, "", response.read())
 
     def download(self, path: RemotePath, target: str | PathLike[str] | IO[bytes]) -> int:
         """Copy a file of the sandbox to a local file or an open binary file, and return its size in bytes.
@@ -166,12 +169,24 @@ class Filesystem:
     def list(self, path: RemotePath = "/workspace", *, depth: int = 1) -> list[FileInfo]:
         """List a directory. With `depth` > 1 also what lies in its subdirectories; links are not followed."""
         query: Query = [("path", remote_path(path)), ("depth", depth if depth != 1 else None)]
-        listing = self._connection.call(operations.list_directory, query=query, ids=self._ids)
+        listing = self._connection.call(self._operations.list, query=query, ids=self._ids)
         return listing.entries
 
     def listdir(self, path: RemotePath = "/") -> list[FileInfo]:
         """The same as `list`, by its other name."""
         return self.list(path)
+
+    def iter_directory(self, path: RemotePath, *, page: int = 1000) -> Generator[FileInfo, None]:
+        """Yield a directory's entries in order of names, asked for `page` at a time: for directories of any size."""
+        after: str | None = None
+        while True:
+            query: Query = [("path", remote_path(path)), ("limit", page), ("after", after)]
+            listing = self._connection.call(self._operations.list, query=query, ids=self._ids)
+            for entry in listing.entries:
+                yield entry
+            if not listing.has_more or not listing.entries:
+                return
+            after = listing.entries[-1].name
 
     def walk(self, path: RemotePath = "/workspace") -> Iterator[tuple[str, list[FileInfo], list[FileInfo]]]:
         """Yield `(directory, subdirectories, files)` from the top down, as `os.walk` does.
@@ -196,7 +211,7 @@ class Filesystem:
     def stat(self, path: RemotePath) -> FileInfo:
         """Look at one file. A link is reported as itself."""
         query: Query = [("path", remote_path(path))]
-        return self._connection.call(operations.stat_file, query=query, ids=self._ids)
+        return self._connection.call(self._operations.stat, query=query, ids=self._ids)
 
     def exists(self, path: RemotePath) -> bool:
         """Whether there is something of this name."""
@@ -209,7 +224,7 @@ class Filesystem:
     def mkdir(self, path: RemotePath, *, mode: int = 0o755) -> FileInfo:
         """Make a directory and its parents. One that is there already is fine."""
         body = MakeDirectory(path=remote_path(path), mode=mode)
-        return self._connection.call(operations.make_directory, body, ids=self._ids)
+        return self._connection.call(self._operations.make_directory, body, ids=self._ids)
 
     def move(self, source: RemotePath, target: RemotePath, *, overwrite: bool = True) -> FileInfo:
         """Rename a file or directory.
@@ -218,12 +233,90 @@ class Filesystem:
             overwrite: Without it, a `target` that exists is a `PathConflictError`.
         """
         body = MoveFile(source=remote_path(source), target=remote_path(target), overwrite=overwrite)
-        return self._connection.call(operations.move_file, body, ids=self._ids)
+        return self._connection.call(self._operations.move, body, ids=self._ids)
+
+    def chmod(self, path: RemotePath, mode: int, *, recursive: bool = False) -> FileInfo:
+        """Change the permission bits of a file, or of a directory and all that is in it; links are followed once."""
+        body = SetMode(path=remote_path(path), mode=mode, recursive=recursive)
+        return self._connection.call(self._operations.set_mode, body, ids=self._ids)
+
+    def watch(self, path: RemotePath, *, recursive: bool = False) -> FileWatch:
+        """Iterate over what changes at a path, with `recursive` also below its subdirectories.
+
+        With `with`, whatever changes inside the block is told; a bare iteration begins when it is first asked.
+        It ends when the path is removed. While it is open the sandbox is not frozen. In a workspace, where other
+        sandboxes may write, changes are found by looking once a second.
+
+        Raises (while iterating):
+            PathNotFoundError: There is no such path.
+        """
+        query: Query = [("path", remote_path(path)), ("recursive", recursive or None)]
+        return FileWatch(self._connection.stream(self._operations.watch, query=query, ids=self._ids))
+
+    def pack(
+        self, path: RemotePath, target: str | PathLike[str] | IO[bytes], *, archive_format: ArchiveFormat = "tar"
+    ) -> int:
+        """Download a file, or a directory with all that is in it, as one archive, and return the archive's size.
+
+        `target` is a local file, which appears whole or not at all, or an open binary file. Links are packed as links;
+        sockets and devices are left out. What is in the archive was chosen by the sandbox: unpack it with care.
+
+        Raises:
+            OSError: The local file can't be written.
+        """
+        if not isinstance(target, (str, PathLike)):
+            return self._pack(path, target, archive_format)
+        with AtomicFile(Path(target)) as file:
+            return self._pack(path, file, archive_format)
+
+    def _pack(self, path: RemotePath, file: IO[bytes], archive_format: ArchiveFormat) -> int:
+        size = 0
+        query: Query = [("path", remote_path(path)), ("format", archive_format)]
+        with self._connection.open(self._operations.pack, query=query, ids=self._ids) as response:
+            for chunk in response.iter_stream():
+                file.write(chunk)
+                size += len(chunk)
+        return size
+
+    def unpack(self, source: LocalSource, path: RemotePath, *, user: str | None = None) -> Unpacked:
+        """Upload a tar, tar.gz or zip archive and unpack it into a directory, which is made.
+
+        Files of the same names are replaced. Entries that lead out of the directory are refused; devices and pipes are
+        left out, which `problems` tells. What was unpacked before a failure stays.
+
+        Args:
+            source: A local file, an open binary file or an iterable of `bytes`.
+            user: Who shall own the files, and whose permissions count. Default root.
+
+        Raises:
+            OSError: The local file can't be read.
+            InvalidRequestError: It is no such archive, or a hostile one.
+        """
+        if isinstance(source, (str, PathLike)):
+            with open_source(source) as (file, size):
+                length = (b"Content-Length", str(size).encode())
+                return self._unpack(chunks(file_chunks(file, size)), (length,), path, user)
+        pieces: Any = file_chunks(source) if hasattr(source, "read") else source
+        return self._unpack(chunks(pieces), (), path, user)
+
+    def _unpack(
+        self,
+        content: Iterable[bytes],
+        headers: tuple[tuple[bytes, bytes], ...],
+        path: RemotePath,
+        user: str | None,
+    ) -> Unpacked:
+        operation = self._operations.unpack
+        query: Query = [("path", remote_path(path)), ("user", user)]
+        with self._connection.open(
+            operation, content, query=query, headers=(_OCTETS, *headers), ids=self._ids
+        ) as response:
+            return decode_answer(operation, response.status, "", response.read())
 
     def remove(self, path: RemotePath, *, recursive: bool = False) -> None:
         """Remove a file or an empty directory; with `recursive`, a directory with all that is in it."""
         query: Query = [("path", remote_path(path)), ("recursive", recursive)]
-        self._connection.call(operations.remove_file, query=query, ids=self._ids)
+        self._connection.call(self._operations.remove, query=query, ids=self._ids)
 
 
 def _as_bytes(content: str | bytes) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
 
 from cellbox.client._sync._connection import Connection
 from cellbox.client._sync._sandbox import Sandbox
@@ -13,7 +15,7 @@ from cellbox.client._errors import capacity_delays
 from cellbox.client._timeouts import CREATE_SECONDS
 from cellbox.errors import APIError
 from cellbox.protocol import operations
-from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox
+from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox, VolumeMount
 
 
 class Sandboxes:
@@ -33,6 +35,8 @@ class Sandboxes:
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
+        workspace: str | None = None,
+        volumes: Iterable[VolumeMount | Mapping[str, Any]] = (),
         network: Literal["none"] = "none",
         retry_seconds: float = 60,
     ) -> Sandbox:
@@ -46,6 +50,8 @@ class Sandboxes:
             cpu=cpu,
             memory_mb=memory_mb,
             disk_mb=disk_mb,
+            workspace=workspace or "",
+            volumes=[msgspec.convert(volume, VolumeMount, from_attributes=True) for volume in volumes],
             network=network,
         )
         deadline = time.monotonic() + retry_seconds

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import AsyncGenerator
+from typing import Any
 from urllib.parse import quote_from_bytes
 
 from starlette.types import Send
 
 from cellbox import errors
-from cellbox.protocol import operations
-from cellbox.protocol.files import DirectoryListing, FileInfo, FileWritten, MakeDirectory, MoveFile
+from cellbox.control.files import Files
+from cellbox.protocol.files import (
+    DirectoryListing,
+    FileInfo,
+    FileWritten,
+    MakeDirectory,
+    MoveFile,
+    SetMode,
+    Unpacked,
+    WatchEnded,
+    WatchEvent,
+)
+from cellbox.protocol.operations import SANDBOX_FILES, WORKSPACE_FILES
 from cellbox.server.answers import RawHeaders
 from cellbox.server.call import Answer, Call
 from cellbox.server.routing import Handlers
+from cellbox.server.streams import EventStream
 
 handlers = Handlers()
 
@@ -20,46 +35,108 @@ _RANGE = re.compile(rb"bytes=(\d{0,19})-(\d{0,19})")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]+")
 
 
-@handlers.handles(operations.read_file)
+@contextlib.asynccontextmanager
+async def _files(call: Call[Any]) -> AsyncGenerator[Files]:
+    """The files of the sandbox or workspace in the path."""
+    if "sandbox_id" in call.parameters:
+        yield call.sandbox().files
+        return
+    async with call.control.workspace_files.use(call.caller.owner, call.parameters["name"]) as files:
+        yield files
+
+
+@handlers.handles(SANDBOX_FILES.read)
+@handlers.handles(WORKSPACE_FILES.read)
 async def read_file(call: Call[None]) -> Answer:
     return _Download(call, _path(call))
 
 
-@handlers.handles(operations.write_file)
+@handlers.handles(SANDBOX_FILES.write)
+@handlers.handles(WORKSPACE_FILES.write)
 async def write_file(call: Call[bytes]) -> FileWritten:
-    return await call.sandbox().files.write(
-        _path(call),
-        call.chunks(call.control.settings.max_file_bytes),
-        append=call.flag("append"),
-        mode=_mode(call),
-        user=call.query.get("user", ""),
-    )
+    async with _files(call) as files:
+        return await files.write(
+            _path(call),
+            call.chunks(call.control.settings.max_file_bytes),
+            append=call.flag("append"),
+            mode=_mode(call),
+            user=call.query.get("user", ""),
+        )
 
 
-@handlers.handles(operations.remove_file)
+@handlers.handles(SANDBOX_FILES.remove)
+@handlers.handles(WORKSPACE_FILES.remove)
 async def remove_file(call: Call[None]) -> None:
-    await call.sandbox().files.remove(_path(call), recursive=call.flag("recursive", default=True))
+    async with _files(call) as files:
+        await files.remove(_path(call), recursive=call.flag("recursive", default=True))
 
 
-@handlers.handles(operations.list_directory)
+@handlers.handles(SANDBOX_FILES.list)
+@handlers.handles(WORKSPACE_FILES.list)
 async def list_directory(call: Call[None]) -> DirectoryListing:
     depth = call.number("depth", 1)
-    return await call.sandbox().files.list(call.query.get("path") or "/", 1 if depth is None else depth)
+    async with _files(call) as files:
+        return await files.list(
+            call.query.get("path") or "/",
+            1 if depth is None else depth,
+            limit=call.number("limit"),
+            after=call.query.get("after", ""),
+        )
 
 
-@handlers.handles(operations.stat_file)
+@handlers.handles(SANDBOX_FILES.stat)
+@handlers.handles(WORKSPACE_FILES.stat)
 async def stat_file(call: Call[None]) -> FileInfo:
-    return await call.sandbox().files.stat(_path(call))
+    async with _files(call) as files:
+        return await files.stat(_path(call))
 
 
-@handlers.handles(operations.make_directory)
+@handlers.handles(SANDBOX_FILES.make_directory)
+@handlers.handles(WORKSPACE_FILES.make_directory)
 async def make_directory(call: Call[MakeDirectory]) -> FileInfo:
-    return await call.sandbox().files.make_directory(call.body)
+    async with _files(call) as files:
+        return await files.make_directory(call.body)
 
 
-@handlers.handles(operations.move_file)
+@handlers.handles(SANDBOX_FILES.move)
+@handlers.handles(WORKSPACE_FILES.move)
 async def move_file(call: Call[MoveFile]) -> FileInfo:
-    return await call.sandbox().files.move(call.body)
+    async with _files(call) as files:
+        return await files.move(call.body)
+
+
+@handlers.handles(SANDBOX_FILES.set_mode)
+@handlers.handles(WORKSPACE_FILES.set_mode)
+async def set_mode(call: Call[SetMode]) -> FileInfo:
+    async with _files(call) as files:
+        return await files.set_mode(call.body)
+
+
+@handlers.handles(SANDBOX_FILES.watch)
+@handlers.handles(WORKSPACE_FILES.watch)
+async def watch_files(call: Call[None]) -> Answer:
+    path, recursive = _path(call), call.flag("recursive")
+    return EventStream(call, _watch(call, path, recursive), terminal=WatchEnded)
+
+
+async def _watch(call: Call[None], path: str, recursive: bool) -> AsyncGenerator[WatchEvent]:
+    async with _files(call) as files, contextlib.aclosing(files.watch(path, recursive=recursive)) as events:
+        async for event in events:
+            yield event
+
+
+@handlers.handles(SANDBOX_FILES.pack)
+@handlers.handles(WORKSPACE_FILES.pack)
+async def pack_files(call: Call[None]) -> Answer:
+    return _ArchiveDownload(call, _path(call), call.query.get("format") or "tar")
+
+
+@handlers.handles(SANDBOX_FILES.unpack)
+@handlers.handles(WORKSPACE_FILES.unpack)
+async def unpack_files(call: Call[bytes]) -> Unpacked:
+    async with _files(call) as files:
+        chunks = call.chunks(call.control.settings.max_file_bytes)
+        return await files.unpack(_path(call), chunks, user=call.query.get("user", ""))
 
 
 def _path(call: Call[bytes] | Call[None]) -> str:
@@ -84,7 +161,10 @@ class _Download(Answer):
         self._path = path
 
     async def send_to(self, send: Send) -> None:
-        files = self._call.sandbox().files
+        async with _files(self._call) as files:
+            await self._send(files, send)
+
+    async def _send(self, files: Files, send: Send) -> None:
         match = _RANGE.fullmatch(self._call.headers.get(b"range", b"").replace(b" ", b""))
         offset, length = 0, None
         if match is not None and match[0] != b"bytes=-":
@@ -115,6 +195,25 @@ class _Download(Answer):
                     headers.append((b"accept-ranges", b"bytes"))
                 await send({"type": "http.response.start", "status": status, "headers": headers})
                 async for chunk in reading:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _ArchiveDownload(Answer):
+    """An archive, made as it is sent: its length is not known before."""
+
+    def __init__(self, call: Call[None], path: str, archive_format: str) -> None:
+        self._call, self._path, self._format = call, path, archive_format
+
+    async def send_to(self, send: Send) -> None:
+        name = f"{self._path.rstrip('/') or '/root'}.{self._format}"
+        with self._call.cancelled_on_disconnect():
+            async with _files(self._call) as files, contextlib.aclosing(files.pack(self._path, self._format)) as chunks:
+                is_started = False
+                async for chunk in chunks:
+                    if not is_started:
+                        is_started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": _headers(name)})
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
