@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from cellbox.protocol.operations import OPERATIONS
+from cellbox.protocol.file_operations import FileOperations
+from cellbox.protocol.operations import OPERATIONS, SANDBOX_FILES, WORKSPACE_FILES
+from cellbox.server.routes import all_routes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "cellbox"
+FILE_FIELDS = [field.name for field in fields(FileOperations)]
 
 
 def names_used_in(folder: Path) -> set[str]:
     text = "\n".join(path.read_text() for path in folder.rglob("*.py"))
-    return set(re.findall(r"\b(?:operations|ops)\.([a-z_]+)\b", text))
+    names = set(re.findall(r"\b(?:operations|ops)\.([a-z_]+)\b", text))
+    called = {field for field in FILE_FIELDS if f"self._operations.{field}" in text}
+    return names | {getattr(table, field).name for table in (SANDBOX_FILES, WORKSPACE_FILES) for field in called}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_has_a_handler(name: str) -> None:
-    assert name in names_used_in(SOURCE / "server")
+    assert name in {route.operation.name for route in all_routes()}
 
 
 NOT_IN_THE_SDK = {"run_once"}

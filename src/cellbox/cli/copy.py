@@ -10,10 +10,11 @@ import os
 import posixpath
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from cellbox import Client, Sandbox
+from cellbox import Client, Filesystem
 from cellbox.cli.about import Dashable, RawFlag
 from cellbox.cli.exits import Exit, UsageError
 from cellbox.cli.finding import open_sandbox
@@ -32,15 +33,19 @@ def copy(source: Dashable, target: Dashable, /, *, raw: RawFlag = False) -> int:
         source: LOCAL, ID:/PATH or `-`.
         target: LOCAL, ID:/PATH or `-`.
     """
-    from_sandbox, to_sandbox = _remote(source), _remote(target)
-    if (from_sandbox is None) == (to_sandbox is None):
-        raise UsageError("Exactly one side must be ID:/PATH: cellbox cp LOCAL ID:/PATH, or cellbox cp ID:/PATH LOCAL.")
     with Client() as client:
-        if to_sandbox is not None:
-            _into(open_sandbox(client, to_sandbox[0]), source, to_sandbox[1])
-            return Exit.OK
-        assert from_sandbox is not None
-        return _out_of(open_sandbox(client, from_sandbox[0]), from_sandbox[1], target, raw=raw)
+        return transfer(source, target, lambda name: open_sandbox(client, name).filesystem, "ID", raw=raw)
+
+
+def transfer(source: str, target: str, find: Callable[[str], Filesystem], what: str, *, raw: bool) -> int:
+    """Copy between here and the files that `find` finds under a name; `what` is said of that in a usage message."""
+    origin, destination = _remote(source), _remote(target)
+    if origin is not None and destination is None:
+        return _out_of(find(origin[0]), origin[1], target, raw=raw)
+    if destination is None or origin is not None:
+        raise UsageError(f"Exactly one side must be {what}:/PATH: cp LOCAL {what}:/PATH, or cp {what}:/PATH LOCAL.")
+    _into(find(destination[0]), source, destination[1])
+    return Exit.OK
 
 
 def _remote(text: str) -> tuple[str, str] | None:
@@ -51,8 +56,7 @@ def _remote(text: str) -> tuple[str, str] | None:
     return name, path
 
 
-def _into(sandbox: Sandbox, source: str, path: str) -> None:
-    files = sandbox.filesystem
+def _into(files: Filesystem, source: str, path: str) -> None:
     if source == "-":
         if path.endswith("/"):
             raise UsageError("Standard input needs a file's name as its target.")
@@ -61,7 +65,7 @@ def _into(sandbox: Sandbox, source: str, path: str) -> None:
     local = Path(source)
     if not local.exists():
         raise UsageError(f"{source} does not exist.")
-    if path.endswith("/") or _is_directory(sandbox, path):
+    if path.endswith("/") or _is_directory(files, path):
         path = posixpath.join(path, local.resolve().name)
     if not local.is_dir():
         say(f"{size(files.upload(local, path, mode=_mode(local)).bytes)} to {path}")
@@ -86,15 +90,14 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode) & 0o777
 
 
-def _is_directory(sandbox: Sandbox, path: str) -> bool:
+def _is_directory(files: Filesystem, path: str) -> bool:
     try:
-        return sandbox.filesystem.stat(path).is_dir
+        return files.stat(path).is_dir
     except PathNotFoundError:
         return False
 
 
-def _out_of(sandbox: Sandbox, path: str, target: str, *, raw: bool) -> int:
-    files = sandbox.filesystem
+def _out_of(files: Filesystem, path: str, target: str, *, raw: bool) -> int:
     if target == "-":
         stream = _AsFile(GuestStream(sys.stdout, raw=raw))
         files.download(path, cast("BinaryIO", stream))
@@ -107,12 +110,12 @@ def _out_of(sandbox: Sandbox, path: str, target: str, *, raw: bool) -> int:
         local.parent.mkdir(parents=True, exist_ok=True)
         say(f"{size(files.download(path, local))} to {local}")
         return Exit.OK
-    return _directory_out_of(sandbox, path.rstrip("/") or "/", local)
+    return _directory_out_of(files, path.rstrip("/") or "/", local)
 
 
-def _directory_out_of(sandbox: Sandbox, path: str, local: Path) -> int:
+def _directory_out_of(files: Filesystem, path: str, local: Path) -> int:
     count = total = skipped = 0
-    for directory, subdirectories, entries in sandbox.filesystem.walk(path):
+    for directory, subdirectories, entries in files.walk(path):
         subdirectories[:] = [entry for entry in subdirectories if _is_safe(entry.name)]
         here = local.joinpath(*[_safe(part) for part in directory[len(path) :].split("/") if part])
         here.mkdir(parents=True, exist_ok=True)
@@ -121,7 +124,7 @@ def _directory_out_of(sandbox: Sandbox, path: str, local: Path) -> int:
                 say(f"left out, no regular file: {directory}/{entry.name}")
                 skipped += 1
                 continue
-            total += sandbox.filesystem.download(f"{directory.rstrip('/')}/{entry.name}", here / entry.name)
+            total += files.download(f"{directory.rstrip('/')}/{entry.name}", here / entry.name)
             count += 1
     say(f"{count} files, {size(total)} to {local}" + (f", {skipped} left out" if skipped else ""))
     return Exit.FAILURE if skipped else Exit.OK

@@ -33,6 +33,7 @@ _MEANINGS: tuple[tuple[type[errors.CellboxError], Exit, str], ...] = (
     (errors.InvalidRequestError, Exit.USAGE, ""),
     (errors.TemplateNotFoundError, Exit.NOT_FOUND, "`cellbox template list` shows what there is."),
     (errors.SandboxNotFoundError, Exit.NOT_FOUND, "`cellbox ps` shows your sandboxes."),
+    (errors.WorkspaceNotFoundError, Exit.NOT_FOUND, "`cellbox workspace ls` shows your workspaces."),
     (errors.KeyNotFoundError, Exit.NOT_FOUND, "`cellbox key list` shows the keys."),
     (errors.NotFoundError, Exit.NOT_FOUND, ""),
     (errors.AuthenticationError, Exit.AUTHENTICATION, "Set CELLBOX_API_KEY to a key made with `cellbox key create`."),

@@ -29,10 +29,12 @@ COMMANDS: dict[Group, dict[str, tuple[str, str]]] = {
         "ps": ("sandboxes:list_all", "List your sandboxes."),
         "inspect": ("sandboxes:inspect", "Show everything about a sandbox."),
         "logs": ("sandboxes:logs", "Print a sandbox's log."),
+        "ls": ("listing:list_directory", "List a directory in a sandbox."),
         "cp": ("copy:copy", "Copy files into or out of a sandbox."),
         "kill": ("sandboxes:kill", "Kill sandboxes and remove everything of them."),
     },
     Group("Look after the host", sort_key=2): {
+        "workspace": ("workspaces:app", "List, create, delete and copy workspaces."),
         "template": ("templates:app", "List, build and delete templates."),
         "key": ("keys:app", "Create, list and revoke API keys."),
         "serve": ("serve:serve", "Run the daemon."),

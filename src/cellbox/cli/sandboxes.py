@@ -27,6 +27,7 @@ def create(
     cpu: float | None = None,
     memory: int | None = None,
     disk: int | None = None,
+    workspace: str | None = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a sandbox, wait until it can run code, and print its id.
@@ -40,6 +41,7 @@ def create(
         cpu: Cores. Default: the template's.
         memory: MiB. Default: the template's.
         disk: MiB of writable disk, kept in memory. Default: the template's.
+        workspace: Name of the workspace to mount at /workspace, which outlives the sandbox. Created if need be.
     """
     with Client() as client:
         sandbox = client.sandboxes.create(
@@ -51,6 +53,7 @@ def create(
             cpu=cpu,
             memory_mb=memory,
             disk_mb=disk,
+            workspace=workspace,
         )
     print_json(sandbox.info) if as_json else print(sandbox.id)
 

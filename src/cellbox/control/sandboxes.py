@@ -357,6 +357,7 @@ def _configuration(request: CreateSandbox, template: Template, spec: MachineSpec
         env={**template.env, **request.env},
         start_command="" if hold.files_root else template.start_command,
         attached=hold.attached,
+        read_only=hold.read_only,
         files_root=hold.files_root,
     )
 

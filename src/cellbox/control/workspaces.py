@@ -57,6 +57,11 @@ class Hold:
         """For the guest: directory in the sandbox → name of the attachment."""
         return {mount.path: mount.row.id for mount in self._mounts}
 
+    @property
+    def read_only(self) -> list[str]:
+        """For the guest: those of the directories that can't be written."""
+        return [mount.path for mount in self._mounts if mount.read_only]
+
     async def attach(self) -> None:
         """Make the workspaces' content reachable. Raises what keeps it from that; release the hold then too."""
         self.attachments = tuple([await self._workspaces.open(self._holder, mount) for mount in self._mounts])

@@ -154,17 +154,17 @@ class Agent:
         self._processes.roots.enter_user()
         system.name_machine(request)
         for path, name in request.attached.items():
-            self._attach(path, name)
+            self._attach(path, name, read_only=path in request.read_only)
         problems += system.limit(request.tasks, request.cpus)
         self._watcher.configure(request.memory_mb, request.tasks, disk)
         return problems
 
-    def _attach(self, path: str, name: str) -> None:
+    def _attach(self, path: str, name: str, *, read_only: bool) -> None:
         # Resolved in the user's root, where a link of the template's can't lead out; mounted from the template's.
         target = system.make_mount_point(path)
         self._processes.roots.enter_template()
         try:
-            system.mount_attachment(name, target)
+            system.mount_attachment(name, target, read_only=read_only)
         finally:
             self._processes.roots.leave_template()
 

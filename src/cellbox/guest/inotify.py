@@ -113,7 +113,7 @@ class Inotify:
             self._arrived(path, is_directory)
         elif mask & _CREATE:
             self._pending.add("created", path, is_directory=is_directory)
-            self._watch_new(path, is_directory, announce=True)
+            self._watch_new(path, is_directory)
         elif mask & (_DELETE_SELF | _MOVE_SELF) and watch == self._root:
             self._pending.add("removed", self._path, is_directory=is_directory)
             self._pending.end()
@@ -135,11 +135,11 @@ class Inotify:
         moved, self._moved = self._moved, None
         if moved is None:
             self._pending.add("created", path, is_directory=is_directory)
-            self._watch_new(path, is_directory, announce=True)
+            self._watch_new(path, is_directory)
             return
         self._pending.add("moved", moved[1], is_directory=is_directory, target=path)
-        self._forget_below(moved[1])
-        self._watch_new(path, is_directory, announce=False)
+        for watch, old in self._below(moved[1]):
+            self._paths[watch] = path + old.removeprefix(moved[1])  # a watch stays with its directory
 
     def _flush_move(self) -> None:
         """What was moved out of sight is gone."""
@@ -148,13 +148,14 @@ class Inotify:
             self._pending.add("removed", moved[1], is_directory=moved[2])
             self._forget_below(moved[1])
 
-    def _watch_new(self, path: str, is_directory: bool, *, announce: bool) -> None:
+    def _watch_new(self, path: str, is_directory: bool) -> None:
         if is_directory and self._recursive and self._add_directory(path):
-            self._add_below(path, announce=announce)
+            self._add_below(path, announce=True)
 
     def _forget_below(self, top: str) -> None:
-        """A watch stays with its directory wherever that goes; under its old name it must tell nothing."""
-        for watch, path in list(self._paths.items()):
-            if path == top or path.startswith(f"{top}/"):
-                del self._paths[watch]
-                _libc.inotify_rm_watch(self._descriptor, watch)
+        for watch, _ in self._below(top):
+            del self._paths[watch]
+            _libc.inotify_rm_watch(self._descriptor, watch)
+
+    def _below(self, top: str) -> list[tuple[int, str]]:
+        return [(watch, path) for watch, path in self._paths.items() if path == top or path.startswith(f"{top}/")]

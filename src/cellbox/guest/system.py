@@ -33,7 +33,7 @@ _BYTES_PER_INODE = 8192
 _OPEN_FILES = 65536
 
 _CLONE_NEWPID = 0x20000000
-_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC = 2, 4, 4096, 16384
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 32, 4096, 16384
 _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 4, 15, 24, 36
 _LAST_CAPABILITY, _SYS_ADMIN = 40, 21
 _KEPT_CAPABILITIES = {
@@ -208,9 +208,14 @@ def make_mount_point(path: str) -> str:
     return os.path.realpath(path)
 
 
-def mount_attachment(name: str, target: str) -> None:
-    """Show an attachment at a path of the user's root that has no links. Needs the template's root."""
+def mount_attachment(name: str, target: str, *, read_only: bool) -> None:
+    """Show an attachment at a path of the user's root that has no links. Needs the template's root.
+
+    The host refuses writes to a read-only one in any case. This kernel would report some of them as done.
+    """
     error = _mount(f"{ATTACHMENTS}/{name}", f"{USER_ROOT}{target}", "none", _MS_BIND)
+    if read_only and not error:
+        error = _mount("none", f"{USER_ROOT}{target}", "none", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
     _check_errno(error, f"mounting {target} failed")
 
 

@@ -19,6 +19,8 @@ class CreateWorkspace(RequestBody):
 
 
 class WorkspaceInfo(Value):
+    """One workspace."""
+
     name: str
     size_mb: int
     """How much it may hold."""

@@ -408,3 +408,19 @@ class EngineConformance:
                 (kept / "late").write_text("seen")
                 assert await guest.ask(f"cat {ATTACHMENTS}/data/late; echo") == "seen"
             assert sorted(path.name for path in kept.iterdir()) == ["late", "new", "note"]
+
+    async def test_a_checkpoint_keeps_hold_of_what_is_attached(
+        self, engine: Engine, rootfs: Path, tmp_path: Path
+    ) -> None:
+        image, kept = tmp_path / "image", tmp_path / "kept"
+        image.mkdir()
+        kept.mkdir()
+        (kept / "lines").write_text("one\ntwo\n")
+        attached = (Attachment(name="data", source=kept, read_only=False),)
+        async with running(engine, shell_spec(rootfs, attachments=attached)) as guest:
+            assert await guest.ask(f"cd {ATTACHMENTS}/data; exec 3<lines; read x <&3; echo $x") == "one"
+            await guest.machine.checkpoint(image, leave_running=False)
+        (kept / "later").write_text("of the present")
+        async with running(engine, shell_spec(rootfs, attachments=attached), image) as guest:
+            assert await guest.ask("read x <&3; echo $x") == "two"
+            assert await guest.ask("cat later; echo") == "of the present"

@@ -292,7 +292,7 @@ class FakeFiles:
         self.contents[path] = (self.contents.get(path, b"") if append else b"") + content
         return files.FileWritten(path=path, bytes=len(content))
 
-    async def list(self, path: str, _depth: int = 1) -> files.DirectoryListing:
+    async def list(self, path: str, _depth: int = 1, **_ignored: object) -> files.DirectoryListing:
         folder = path.rstrip("/") + "/"
         names = {name[len(folder) :].split("/")[0] for name in self.contents if name.startswith(folder)}
         if not names and path != "/":

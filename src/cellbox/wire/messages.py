@@ -58,6 +58,8 @@ class Configure:
     """Shell text of the template that runs beside everything else; its output goes to the sandbox's log."""
     attached: dict[str, str] = field(default_factory=dict[str, str])
     """Directory in the sandbox, absolute → name of the attachment to mount there."""
+    read_only: list[str] = field(default_factory=list[str])
+    """Those of the directories that can't be written, so that the sandbox's own kernel says so too."""
     files_root: str = ""
     """Where file operations see their `/`, for a machine that does nothing else; empty: the sandbox's own root."""
 

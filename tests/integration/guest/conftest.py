@@ -8,7 +8,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +159,9 @@ def _start() -> HostEnd:
     return HostEnd(process)
 
 
-@pytest.fixture
-def unconfigured() -> Iterator[HostEnd]:
-    """A guest that waits to be configured."""
+@contextmanager
+def running() -> Generator[HostEnd]:
+    """A guest that waits to be configured, and ends with the block."""
     host = _start()
     with host.process:
         try:
@@ -171,6 +172,13 @@ def unconfigured() -> Iterator[HostEnd]:
             assert host.process.stdin is not None
             host.process.stdin.close()
             host.process.wait(10)
+
+
+@pytest.fixture
+def unconfigured() -> Iterator[HostEnd]:
+    """A guest that waits to be configured."""
+    with running() as host:
+        yield host
 
 
 def configuration(**changes: Any) -> messages.Configure:
@@ -185,3 +193,11 @@ def guest(unconfigured: HostEnd) -> HostEnd:
     """A guest that was configured."""
     assert unconfigured.do(configuration()).outcome["type"] == "configured"
     return unconfigured
+
+
+@pytest.fixture(scope="module")
+def shared_guest() -> Iterator[HostEnd]:
+    """A guest that was configured, for all tests of a module: none may leave anything behind in it."""
+    with running() as host:
+        assert host.do(configuration()).outcome["type"] == "configured"
+        yield host

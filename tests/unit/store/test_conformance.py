@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellbox.errors import StoreUnavailableError
-from cellbox.store.base import KeyRow, SandboxRow, Store
+from cellbox.store.base import KeyRow, SandboxRow, Store, WorkspaceRow
 from cellbox.store.sqlite import SqliteStore
 
 OpenStore = Callable[[], Store]
@@ -27,6 +27,7 @@ SANDBOX = SandboxRow(
     expires_at=4600.5,
     metadata={"session": "s1", "name": "Zoë ☃"},
 )
+WORKSPACE = WorkspaceRow(id="w1", owner="ada", name="thesis", size_mb=512, created_at=3.5)
 KEY = KeyRow(prefix="pds_00000001", digest=b"\x00\xff" * 16, owner="ada", label="laptop", is_admin=True, created_at=1.0)
 
 
@@ -42,6 +43,17 @@ async def store(open_store: OpenStore) -> AsyncIterator[Store]:
     await store.start()
     yield store
     await store.aclose()
+
+
+async def test_a_name_is_one_workspace_of_its_owner(store: Store) -> None:
+    other = replace(WORKSPACE, id="w2", owner="bob")
+    assert await store.insert_workspace(WORKSPACE)
+    assert not await store.insert_workspace(replace(WORKSPACE, id="w3"))
+    assert await store.insert_workspace(other)
+    assert await store.list_workspaces() == [WORKSPACE, other]
+    await store.delete_workspace("w1")
+    await store.delete_workspace("w1")
+    assert await store.list_workspaces() == [other]
 
 
 async def test_rows_survive_a_restart(open_store: OpenStore) -> None:
