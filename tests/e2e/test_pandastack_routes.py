@@ -10,7 +10,7 @@ from pathlib import Path
 import pandastack
 import pytest
 from pandastack.client import Client
-from pandastack.exceptions import AuthError, BadRequestError, NotFoundError, SandboxTimeout
+from pandastack.exceptions import APIError, AuthError, BadRequestError, NotFoundError, SandboxTimeout
 
 from .conftest import Daemon
 
@@ -165,3 +165,28 @@ def test_contexts_do_not_share_state(panda: pandastack.Sandbox) -> None:
             one.run_code("import time; time.sleep(60)", timeout_seconds=1)
         assert two.run_code("2").text == "2"
         assert one.run_code("x").text == "1"
+
+
+def test_volumes(client: Client) -> None:
+    volume = client.volumes.create("panda-data", size_mb=32)
+    assert (volume["name"], volume["size_mb"]) == ("panda-data", 32)
+    with pytest.raises(APIError, match="volume already exists"):
+        client.volumes.create("panda-data")
+    assert "panda-data" in [one["name"] for one in client.volumes.list()]
+    writer = client.sandboxes.create(template="base", ttl_seconds=300, volumes=[{"name": "panda-data"}])
+    assert writer.exec("echo kept > /volumes/panda-data/f").exit_code == 0
+    with pytest.raises(APIError, match="in use"):
+        client.volumes.delete("panda-data")
+    writer.kill()
+    reader = client.sandboxes.create(
+        template="base", ttl_seconds=300, volumes=[{"name": "panda-data", "read_only": True}]
+    )
+    assert reader.exec("cat /volumes/panda-data/f; echo x > /volumes/panda-data/f || echo refused").stdout == (
+        "kept\nrefused\n"
+    )
+    reader.kill()
+    client.volumes.delete("panda-data")
+    with pytest.raises(NotFoundError):
+        client.volumes.get("panda-data")
+    with pytest.raises(BadRequestError, match="not found"):
+        client.sandboxes.create(template="base", volumes=[{"name": "panda-data"}])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -220,3 +222,23 @@ def test_content_survives_a_crash_of_the_daemon(tmp_path: Path) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             daemon.kill()
+
+
+def test_the_command_line(daemon: Daemon, workspace: cellbox.Workspace, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cellbox.cli", *arguments],
+            env={**os.environ, "CELLBOX_API_URL": daemon.url, "CELLBOX_API_KEY": daemon.admin_key},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.txt").write_text("text")
+    assert run("workspace", "cp", str(tmp_path / "in"), f"{workspace.name}:/cli/").returncode == 0
+    assert "a.txt" in run("workspace", "ls", f"{workspace.name}:/cli/in").stdout
+    assert run("workspace", "cp", f"{workspace.name}:/cli/in/a.txt", "-").stdout == "text"
+    assert workspace.name in run("workspace", "ls").stdout
+    assert run("workspace", "rm", "never-made").returncode == 3
+    assert run("workspace", "cp", "a", "b").returncode == 2

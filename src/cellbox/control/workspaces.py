@@ -109,7 +109,7 @@ class Workspaces:
     async def create(self, owner: str, request: CreateWorkspace) -> WorkspaceInfo:
         async with self._gates[owner]:
             if (owner, request.name) in self._rows:
-                raise errors.WorkspaceExistsError(f"a volume already exists under the name {request.name!r}")
+                raise errors.WorkspaceExistsError(f"volume already exists: {request.name!r}")
             row = await self._make(owner, request)
         return await self._info(row)
 

@@ -28,6 +28,7 @@ BODIES: dict[str, Any] = {
     "run_once": {"code": ""},
     "make_directory": {"path": "/x"},
     "move_file": {"source": "/x", "target": "/y"},
+    "set_file_mode": {"path": "/x", "mode": 0o644},
 }
 PUBLIC = {"get_health", "get_version", "get_metrics"}
 ADMIN = {"delete_template", "build_template", "list_builds", "get_build", "get_build_logs"}
