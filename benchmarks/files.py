@@ -1,4 +1,4 @@
-"""Files and workspaces, measured through the SDK: a gigabyte each way with the memory it takes, large directories, mounts.
+"""Files and workspaces through the SDK: a gigabyte each way with the memory it takes, large directories, mounts.
 
 `CELLBOX_API_URL=… python benchmarks/files.py [--bytes N] [--daemon PID]` prints one JSON document.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandastack
 import pytest
 from pandastack.client import Client
-from pandastack.exceptions import APIError, AuthError, BadRequestError, NotFoundError, SandboxTimeout
+from pandastack.exceptions import AuthError, BadRequestError, NotFoundError, PandastackError, SandboxTimeout
 
 from .conftest import Daemon
 
@@ -170,12 +170,12 @@ def test_contexts_do_not_share_state(panda: pandastack.Sandbox) -> None:
 def test_volumes(client: Client) -> None:
     volume = client.volumes.create("panda-data", size_mb=32)
     assert (volume["name"], volume["size_mb"]) == ("panda-data", 32)
-    with pytest.raises(APIError, match="volume already exists"):
+    with pytest.raises(PandastackError, match="volume already exists"):
         client.volumes.create("panda-data")
     assert "panda-data" in [one["name"] for one in client.volumes.list()]
     writer = client.sandboxes.create(template="base", ttl_seconds=300, volumes=[{"name": "panda-data"}])
     assert writer.exec("echo kept > /volumes/panda-data/f").exit_code == 0
-    with pytest.raises(APIError, match="in use"):
+    with pytest.raises(PandastackError, match="in use"):
         client.volumes.delete("panda-data")
     writer.kill()
     reader = client.sandboxes.create(
