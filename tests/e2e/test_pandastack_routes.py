@@ -171,7 +171,7 @@ def test_volumes(client: Client) -> None:
     volume = client.volumes.create("panda-data", size_mb=32)
     assert (volume["name"], volume["size_mb"]) == ("panda-data", 32)
     with pytest.raises(PandastackError, match="volume already exists"):
-        client.volumes.create("panda-data")
+        client.volumes.create("panda-data", size_mb=32)
     assert "panda-data" in [one["name"] for one in client.volumes.list()]
     writer = client.sandboxes.create(template="base", ttl_seconds=300, volumes=[{"name": "panda-data"}])
     assert writer.exec("echo kept > /volumes/panda-data/f").exit_code == 0

@@ -71,7 +71,7 @@ def test_files_are_reached_while_no_sandbox_runs(client: cellbox.Client) -> None
     workspace.write(odd, b"odd")
     workspace.append("/sub/data.bin", b"end")
     assert workspace.read("/sub/data.bin", offset=2_999_998) == content[-2:] + b"end"
-    assert sorted(entry.path for entry in workspace.list("/", depth=2)) == sorted([odd, "/sub", "/sub/data.bin"])
+    assert sorted(entry.path for entry in workspace.list(depth=2)) == sorted([odd, "/sub", "/sub/data.bin"])
     assert workspace.chmod("/sub/data.bin", 0o600).permissions == 0o600
     workspace.move("/sub/data.bin", "/moved")
     assert not workspace.exists("/sub/data.bin")

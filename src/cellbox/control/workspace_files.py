@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 
@@ -66,10 +67,9 @@ class WorkspaceFiles:
                 if caretaker.sandbox.status is SandboxStatus.RUNNING:
                     return caretaker
                 await self._end(caretaker)
-            holder = f"{CARETAKER}{owner}"
             request = CreateSandbox(template=self._template(), persistent=True, disk_mb=_DISK_MB)
-            hold = self._workspaces.hold_one(owner, holder, name)
-            caretaker = _Caretaker(await self._sandboxes.create(holder, request, hold=hold))
+            hold = self._workspaces.hold_one(owner, f"{CARETAKER}{secrets.token_hex(8)}", name)
+            caretaker = _Caretaker(await self._sandboxes.create(f"{CARETAKER}{owner}", request, hold=hold))
             self._caretakers[owner, name] = caretaker
         self._tasks.start(self._end_when_idle(owner, name, caretaker), name=f"caretaker {caretaker.sandbox.id}")
         return caretaker

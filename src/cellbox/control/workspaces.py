@@ -51,6 +51,7 @@ class Hold:
         """For the machine's specification."""
         self.files_root = files_root
         """For the guest: the directory that file operations are confined to; empty in a sandbox."""
+        self._is_released = False
 
     @property
     def attached(self) -> dict[str, str]:
@@ -68,6 +69,9 @@ class Hold:
 
     async def release(self) -> None:
         """Let the workspaces go. The machine must be gone. Idempotent."""
+        if self._is_released:
+            return
+        self._is_released = True
         for mount in self._mounts:
             await self._workspaces.close(self._holder, mount.row.id)
 

@@ -17,6 +17,8 @@ class AsyncWorkspace(AsyncFilesystem):
     takes as long as creating a sandbox.
     """
 
+    _home = "/"
+
     def __init__(self, connection: AsyncConnection, info: WorkspaceInfo) -> None:
         super().__init__(connection, WORKSPACE_FILES, {"name": info.name})
         self._info = info

@@ -37,6 +37,9 @@ class Filesystem:
         SandboxNotFoundError: The sandbox is gone.
     """
 
+    _home = "/workspace"
+    """What is listed when nothing is named."""
+
     def __init__(self, connection: Connection, operations: FileOperations, ids: Mapping[str, str]) -> None:
         self._connection = connection
         self._operations = operations
@@ -166,9 +169,9 @@ class Filesystem:
             size += len(chunk)
         return size
 
-    def list(self, path: RemotePath = "/workspace", *, depth: int = 1) -> list[FileInfo]:
-        """List a directory. With `depth` > 1 also what lies in its subdirectories; links are not followed."""
-        query: Query = [("path", remote_path(path)), ("depth", depth if depth != 1 else None)]
+    def list(self, path: RemotePath = "", *, depth: int = 1) -> list[FileInfo]:
+        """List a directory, by default `/workspace` or the top of a workspace. With `depth` > 1 also what lies in its subdirectories; links are not followed."""
+        query: Query = [("path", remote_path(path or self._home)), ("depth", depth if depth != 1 else None)]
         listing = self._connection.call(self._operations.list, query=query, ids=self._ids)
         return listing.entries
 
@@ -188,12 +191,12 @@ class Filesystem:
                 return
             after = listing.entries[-1].name
 
-    def walk(self, path: RemotePath = "/workspace") -> Iterator[tuple[str, list[FileInfo], list[FileInfo]]]:
+    def walk(self, path: RemotePath = "") -> Iterator[tuple[str, list[FileInfo], list[FileInfo]]]:
         """Yield `(directory, subdirectories, files)` from the top down, as `os.walk` does.
 
         Remove entries from `subdirectories` to leave them out. Directories that vanish meanwhile are left out too.
         """
-        pending = [remote_path(path)]
+        pending = [remote_path(path or self._home)]
         is_top = True
         while pending:
             directory = pending.pop()
