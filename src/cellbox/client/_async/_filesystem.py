@@ -170,7 +170,10 @@ class AsyncFilesystem:
         return size
 
     async def list(self, path: RemotePath = "", *, depth: int = 1) -> list[FileInfo]:
-        """List a directory, by default `/workspace` or the top of a workspace. With `depth` > 1 also what lies in its subdirectories; links are not followed."""
+        """List a directory, by default `/workspace` or the top of a workspace.
+
+        With `depth` > 1 also what lies in its subdirectories; links are not followed.
+        """
         query: Query = [("path", remote_path(path or self._home)), ("depth", depth if depth != 1 else None)]
         listing = await self._connection.call(self._operations.list, query=query, ids=self._ids)
         return listing.entries
