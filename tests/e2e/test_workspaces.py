@@ -239,6 +239,4 @@ def test_the_command_line(daemon: Daemon, workspace: cellbox.Workspace, tmp_path
     assert run("workspace", "cp", str(tmp_path / "in"), f"{workspace.name}:/cli/").returncode == 0
     assert "a.txt" in run("workspace", "ls", f"{workspace.name}:/cli/in").stdout
     assert run("workspace", "cp", f"{workspace.name}:/cli/in/a.txt", "-").stdout == "text"
-    assert workspace.name in run("workspace", "ls").stdout
     assert run("workspace", "rm", "never-made").returncode == 3
-    assert run("workspace", "cp", "a", "b").returncode == 2

@@ -182,7 +182,7 @@ class AsyncFilesystem:
         """The same as `list`, by its other name."""
         return await self.list(path)
 
-    async def iter_directory(self, path: RemotePath, *, page: int = 1000) -> AsyncGenerator[FileInfo, None]:
+    async def iter_directory(self, path: RemotePath, *, page: int = 10_000) -> AsyncGenerator[FileInfo, None]:
         """Yield a directory's entries in order of names, asked for `page` at a time: for directories of any size."""
         after: str | None = None
         while True:

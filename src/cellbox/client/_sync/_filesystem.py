@@ -182,7 +182,7 @@ class Filesystem:
         """The same as `list`, by its other name."""
         return self.list(path)
 
-    def iter_directory(self, path: RemotePath, *, page: int = 1000) -> Generator[FileInfo, None]:
+    def iter_directory(self, path: RemotePath, *, page: int = 10_000) -> Generator[FileInfo, None]:
         """Yield a directory's entries in order of names, asked for `page` at a time: for directories of any size."""
         after: str | None = None
         while True:
