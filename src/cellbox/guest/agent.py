@@ -55,6 +55,7 @@ class Agent:
         self._contexts = Contexts(self._processes)
         self._watcher = memory.Watcher(self._processes, self._commands, self._contexts, self._log)
         self._watches = watch.Watches()
+        self._contexts.free_bytes = self._watcher.free_bytes
         self._commands.on_start = self._watcher.wake
         self._is_configured = False
         self._background: set[asyncio.Task[None]] = set()

@@ -14,7 +14,7 @@ import asyncio
 import os
 import resource
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cellbox.guest import processes, system
@@ -42,11 +42,13 @@ from cellbox.wire.messages import (
     RunCell,
 )
 
-MAX_CONTEXTS = 16
-"""Per sandbox. Each is a process of 30 MB and more of its own."""
+MAX_CONTEXTS = 32
+"""Per sandbox. Its memory is the nearer bound in most: see `KERNEL_BYTES`."""
 PYTHON = "python"
 SPARES = 2
 """Kernels kept ready, once a context beside the first was asked for."""
+KERNEL_BYTES = 64 * 1024**2
+"""What a kernel must find free to be made: gVisor copies 2 MB wherever a fork writes first, 58 MB in all."""
 _LIMITS = (resource.RLIMIT_NPROC, resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)
 
 
@@ -90,6 +92,8 @@ class Contexts:
         self._python: Launcher | None = None
         self._contexts: dict[str, _Context] = {}
         self._spares: Spares | None = None
+        self.free_bytes: Callable[[], int | None] = lambda: None
+        """Tells how much of the sandbox's memory is left; None where nobody counts."""
 
     def handlers(self) -> dict[type[Request], Handler]:
         return {
@@ -171,6 +175,12 @@ class Contexts:
             raise Refusal("invalid_request", f"there is a context {request.context_id!r} already")
         if len(self._contexts) >= MAX_CONTEXTS:
             raise Refusal("context_limit", f"a sandbox has at most {MAX_CONTEXTS} contexts; close one first")
+        if not self._has_spare(language) and not self._has_room(1):
+            raise Refusal(
+                "context_limit",
+                f"a further context needs {KERNEL_BYTES >> 20} MB of memory, and the {len(self._contexts)} there are "
+                "and all else have left less: close one, or give the sandbox more memory",
+            )
         cwd = request.cwd or _default_directory()
         context = _Context(request.context_id, language, cwd, request.env)
         self._contexts[context.id] = context
@@ -299,8 +309,18 @@ class Contexts:
         kernel.link.become_idle()
         context.kernel = kernel
         if context.language == PYTHON and self._spares is not None and len(self._contexts) > 1:
-            self._spares.keep(SPARES)  # who needed a second kernel is likely to need a third; not before this one is up
+            # Who needed a second kernel is likely to need a third; not before this one is up.
+            for count in range(1, SPARES + 1):
+                if self._has_room(1 + count):
+                    self._spares.keep(count)
         return kernel
+
+    def _has_spare(self, language: str) -> bool:
+        return language == PYTHON and self._spares is not None and self._spares.count > 0
+
+    def _has_room(self, kernels: int) -> bool:
+        free = self.free_bytes()
+        return free is None or free >= kernels * KERNEL_BYTES
 
     async def _discard(self, context: _Context) -> None:
         kernel, context.kernel, context.threads = context.kernel, None, 0

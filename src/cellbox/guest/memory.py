@@ -75,6 +75,10 @@ class Watcher:
         self._own = self._used()
         self._free = self._limit
 
+    def free_bytes(self) -> int | None:
+        """Return how much memory is left, negative when too much is in use; None where there is no limit."""
+        return self._limit + self._own - self._used() if self._limit else None
+
     def wake(self) -> None:
         """Watch until nothing runs any more. To be called whenever something of the user's starts."""
         if self._limit and (self._task is None or self._task.done()):

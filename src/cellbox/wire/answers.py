@@ -84,9 +84,9 @@ class CellDone:
     outcome: Literal["completed", "interrupted", "killed", "died"]
     """`completed`: it ran to its end, with or without `error`. `interrupted`: stopped, kernel and state live on.
     `killed`: it would not stop, so its kernel was replaced. `died`: the kernel died under it and was replaced."""
-    reason: Literal[
-        "", "timeout", "cancelled", "interrupt", "restart", "closed", "out_of_memory", "signal", "exit", "fork"
-    ] = ""
+    reason: Literal["", "timeout", "cancelled", "interrupt", "restart", "closed", "out_of_memory", "signal", "exit"] = (
+        ""
+    )
     """Why it did not complete."""
     state_kept: bool = True
     exit: int = 0

@@ -42,6 +42,14 @@ class BridgeKernel(Kernel):
         for pid in self._table.members(self.pid, b"", self._table.snapshot()):
             self._table.mark_kernel(pid)
 
+    def note_end_of_cell(self) -> None:
+        """A shell that a kernel wraps may have ended with `exit`; the one begun anew is no background process."""
+        table = self._table.snapshot()
+        kernels = {pid for pid, process in table.items() if process.parent == self.pid}
+        for pid, process in table.items():
+            if process.parent in kernels and process.name == self.title:
+                self._table.mark_kernel(pid)
+
     def interrupt(self) -> None:
         """Interrupt the cell. What to do about processes that the cell started is the Jupyter kernel's business first:
         one that gets its SIGINT twice may end before its shell expects it."""

@@ -73,6 +73,7 @@ class Execution:
             self.is_dead = True
             done = await self._obituary(step)
         else:
+            kernel.note_end_of_cell()
             kernel.link.become_idle()
         return done if done.duration_ms else _replace(done, duration_ms=duration)
 

@@ -73,6 +73,9 @@ class Kernel:
     def note_adopted(self) -> None:
         """It has become a context's."""
 
+    def note_end_of_cell(self) -> None:
+        """A cell has ended, and the kernel lives on."""
+
     def owns(self, pid: int) -> bool:
         """Tell whether the end of this process is the kernel's end."""
         return pid == self.pid
@@ -126,7 +129,7 @@ class Launcher:
         self._argv: list[str] = []
         self._environment: dict[str, str] = {}
         self._ready: asyncio.Future[dict[str, Any]] | None = None
-        self._forked: asyncio.Future[int] | None = None
+        self._forked: asyncio.Future[tuple[int, asyncio.Future[int]]] | None = None
         self._ended: dict[int, asyncio.Future[int]] = {}
         self._turn = asyncio.Lock()
         self._embryo: Kernel | None = None
@@ -220,7 +223,7 @@ class Launcher:
         try:
             processes.send(self._zygote_pid, signal.SIGCONT)  # a user's process may have stopped it with all others
             socket.send_fds(self._control, [b"fork"], [theirs.fileno(), out_end, err_end])
-            pid = await asyncio.wait_for(self._forked, _ANSWER_SECONDS)
+            pid, ended = await asyncio.wait_for(self._forked, _ANSWER_SECONDS)
         except (OSError, TimeoutError) as error:
             link.close()
             raise KernelError(f"no kernel could be forked: {error}") from None
@@ -228,7 +231,7 @@ class Launcher:
             theirs.close()
             os.close(out_end)
             os.close(err_end)
-        kernel = Kernel(self._table, link, pid, self._ended[pid])
+        kernel = Kernel(self._table, link, pid, ended)
         await self._ask(kernel, op="connect", token=token.hex())
         return kernel
 
@@ -277,8 +280,8 @@ class Launcher:
     def _take(self, message: dict[str, Any]) -> None:
         if "forked" in message and self._forked is not None and not self._forked.done():
             pid = int(message["forked"])
-            self._ended[pid] = asyncio.get_running_loop().create_future()
-            self._forked.set_result(pid)
+            ended = self._ended[pid] = asyncio.get_running_loop().create_future()
+            self._forked.set_result((pid, ended))  # both, for its end may be the next message
         elif "ended" in message:
             future = self._ended.pop(int(message["ended"]), None)
             if future is not None and not future.done():

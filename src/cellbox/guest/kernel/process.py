@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import multiprocessing
 import os
@@ -166,12 +167,13 @@ class Kernel:
 
         outbox = self._outbox
 
-        def flushing(function):
+        def flushing(function, module, name):
+            @functools.wraps(function)
             def call(*args, **options):
                 outbox.flush()
                 return function(*args, **options)
 
-            call.__name__, call.__doc__ = function.__name__, function.__doc__
+            call.__module__, call.__qualname__ = module.__name__, name  # where pickle finds it
             return call
 
         for module, name in (
@@ -183,7 +185,7 @@ class Kernel:
             (subprocess, "_fork_exec"),
         ):
             if hasattr(module, name):
-                setattr(module, name, flushing(getattr(module, name)))
+                setattr(module, name, flushing(getattr(module, name), module, name))
 
 
 def become_kernel(shell: Any, channel: socket.socket, pipes: tuple[int, int]) -> NoReturn:

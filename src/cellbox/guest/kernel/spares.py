@@ -14,6 +14,11 @@ class Spares:
         self._launcher = launcher
         self._forks: list[asyncio.Task[Kernel]] = []
 
+    @property
+    def count(self) -> int:
+        """How many there are or will be soon."""
+        return len(self._forks)
+
     def keep(self, count: int) -> Spares:
         """Begin to fork until there are so many. Returns itself."""
         loop = asyncio.get_running_loop()

@@ -45,9 +45,10 @@ class Outbox:
         self._refilled = 0.0
         self._late = threading.Event()
         self._ticker: threading.Thread | None = None
+        self._is_ending = False
         self.is_child = False
         """True in a process forked from the kernel."""
-        os.register_at_fork(before=self.flush, after_in_child=self._become_child)
+        os.register_at_fork(before=self._prepare_fork, after_in_child=self._become_child)
 
     @property
     def ticker(self) -> threading.Thread | None:
@@ -168,8 +169,12 @@ class Outbox:
     def _tick(self) -> None:
         while True:
             self._late.wait()
+            if self._is_ending:
+                return
             time.sleep(_TICK_SECONDS)
             self._late.clear()
+            if self._is_ending:
+                return
             # A burst is over when a whole tick brought less than one packet; until then a line costs a microsecond.
             if self._has_sent:
                 self._has_sent = False
@@ -180,6 +185,22 @@ class Outbox:
                 self.flush()
             except OSError:
                 return
+
+    def _prepare_fork(self) -> None:
+        """Send what there is, and end our own thread: Python warns of a fork in a process that has more than one.
+
+        The next output that can't go out at once starts it anew.
+        """
+        if self.is_child:
+            return
+        self.flush()
+        ticker = self._ticker
+        if ticker is not None and ticker is not threading.current_thread():
+            self._is_ending = True
+            self._late.set()
+            ticker.join()
+            self._is_ending, self._ticker = False, None
+            self._late.clear()
 
     def _become_child(self) -> None:
         self.is_child = True
