@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -98,6 +99,7 @@ def main() -> None:
             times += [one for cells in done for one in cells]
             states.append(state_of(sandbox))
             progress(f"round {turn + 1} of {options.rounds}: {len(times)} cells, {states[-1]}")
+    facts["load_after"] = round(os.getloadavg()[0], 2)
     report: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": facts,
