@@ -37,6 +37,16 @@ def test_a_table_without_limits_is_rendered_in_no_time(fresh):
     assert "999999" in fresh.run("pd.reset_option('all')\nframe").text
 
 
+def test_a_table_of_any_shape_keeps_its_html(fresh):
+    fresh.run(
+        "import pandas as pd\npd.set_option('display.max_rows', None)\npd.set_option('display.max_columns', None)"
+    )
+    for shape in ("{'n': range(30_000)}", "{f't{i}': ['<' * 49] * 1000 for i in range(20)}"):
+        display = fresh.run(f"pd.DataFrame({shape})").displays[-1]
+        assert display["omitted"] == {}
+        assert "</table>" in display["bundle"]["text/html"]
+
+
 def test_late_output_is_tagged(fresh):
     fresh.run("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()")
     fresh.bench.idle(0.5)

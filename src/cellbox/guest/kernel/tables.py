@@ -11,15 +11,25 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from cellbox.guest.kernel import limits
+
 MAX_CELLS = 20_000
-"""About 700 KB of html, which is below `limits.MAX_TEXT`."""
+"""About 700 KB of html where they hold numbers; where that is over `limits.MAX_TEXT`, fewer are shown."""
+_ROW_CELLS = 2
+"""What a row takes beside its cells, counted in cells."""
+_FEW_CELLS = 1000
 _MAX_COLUMNS = 500
 
 
 def html(frame: Any) -> str | None:
-    """Return the html of a DataFrame."""
-    with _bounded(frame, frame.shape[1]):
-        return frame._repr_html_()
+    """Return the html of a DataFrame, with as many rows as its cap allows."""
+    cells = MAX_CELLS
+    while True:
+        with _bounded(frame, frame.shape[1], cells):
+            text: str | None = frame._repr_html_()
+        if text is None or len(text) <= limits.MAX_TEXT or cells <= _FEW_CELLS:
+            return text
+        cells = max(cells * limits.MAX_TEXT // len(text) * 9 // 10, _FEW_CELLS)
 
 
 def plain_frame(frame: Any, printer: Any, _cycle: bool) -> None:
@@ -35,16 +45,16 @@ def plain_series(series: Any, printer: Any, _cycle: bool) -> None:
 
 
 @contextlib.contextmanager
-def _bounded(table: Any, columns: int) -> Iterator[None]:
+def _bounded(table: Any, columns: int, cells: int = MAX_CELLS) -> Iterator[None]:
     pandas = sys.modules["pandas"]
     rows, widest = pandas.get_option("display.max_rows"), pandas.get_option("display.max_columns")
     shown_columns = min(columns, widest or columns)
     shown_rows = min(len(table), rows or len(table))
-    if shown_rows * shown_columns <= MAX_CELLS:
+    if shown_rows * (shown_columns + _ROW_CELLS) <= cells:
         yield
         return
     shown_columns = min(shown_columns, _MAX_COLUMNS)
-    most = max(10, MAX_CELLS // max(shown_columns, 1))
+    most = max(10, cells // (shown_columns + _ROW_CELLS))
     with pandas.option_context(
         "display.max_rows", most, "display.min_rows", most, "display.max_columns", shown_columns
     ):
