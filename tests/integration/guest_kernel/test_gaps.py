@@ -7,6 +7,7 @@ import time
 
 from cellbox.guest.kernel import hints
 from cellbox.wire import messages
+from cellbox.wire.frames import Kind
 
 
 def test_pip_says_nothing_of_a_restart(shared):
@@ -45,6 +46,26 @@ def test_a_table_of_any_shape_keeps_its_html(fresh):
         display = fresh.run(f"pd.DataFrame({shape})").displays[-1]
         assert display["omitted"] == {}
         assert "</table>" in display["bundle"]["text/html"]
+
+
+def test_output_after_a_fork_in_a_burst_does_not_wait_for_the_end(bench, fresh):
+    code = (
+        "import os, time\nfor n in range(2000): print(n)\nif os.fork() == 0: os._exit(0)\nos.wait()\n"
+        "print('after', end='', flush=False)\ntime.sleep(30)"
+    )
+
+    async def watch() -> str:
+        stream, outcome, done = bench.host.open(messages.RunCell(context_id=fresh.id, code=code))
+        async with asyncio.timeout(20):
+            while not outcome.stdout.endswith("after"):
+                await asyncio.sleep(0.02)
+        is_running = not done.done()
+        bench.host.send(Kind.CANCEL, stream)
+        await done
+        assert is_running
+        return outcome.stderr
+
+    assert "multi-threaded" not in bench.runner.run(watch())
 
 
 def test_late_output_is_tagged(fresh):

@@ -199,8 +199,11 @@ class Outbox:
             self._is_ending = True
             self._late.set()
             ticker.join()
-            self._is_ending, self._ticker = False, None
-            self._late.clear()
+            with self._lock:
+                self._is_ending, self._ticker = False, None
+                self._late.clear()
+                self.burst = None  # in a burst nobody asks for the thread
+                self.flush()  # what another thread wrote meanwhile
 
     def _become_child(self) -> None:
         self.is_child = True
