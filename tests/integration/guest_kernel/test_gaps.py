@@ -68,9 +68,15 @@ def test_output_after_a_fork_in_a_burst_does_not_wait_for_the_end(bench, fresh):
     assert "multi-threaded" not in bench.runner.run(watch())
 
 
-def test_late_output_is_tagged(fresh):
-    fresh.run("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()")
-    fresh.bench.idle(0.5)
+def test_late_output_is_tagged(fresh, tmp_path):
+    said = tmp_path / "said"
+    late = f"lambda: (time.sleep(0.3), print('late'), open({str(said)!r}, 'w').close())"
+    fresh.run(f"import threading, time\nthreading.Thread(target={late}).start()")
+    deadline = time.monotonic() + 30
+    while not said.exists():
+        assert time.monotonic() < deadline
+        fresh.bench.idle(0.05)
+    fresh.bench.idle(0.1)
     outcome = fresh.run("print('own')")
     assert outcome.stdout == "late\nown\n"
     assert outcome.late == {"stdout": 5, "stderr": 0}
