@@ -54,8 +54,8 @@ class Agent:
         self._commands = commands.Commands(self._processes)
         self._contexts = Contexts(self._processes)
         self._watcher = memory.Watcher(self._processes, self._commands, self._contexts, self._log)
-        self._watches = watch.Watches()
         self._contexts.free_bytes = self._watcher.free_bytes
+        self._watches = watch.Watches()
         self._commands.on_start = self._watcher.wake
         self._is_configured = False
         self._background: set[asyncio.Task[None]] = set()
