@@ -29,6 +29,9 @@ NOTE = "<!-- Written by docs/generate_reference.py. Change the sources it names 
 GROUPS = {
     "Sandboxes": ("create_sandbox", "list_sandboxes", "get_sandbox", "kill_sandbox", "get_lifecycle", "update_lifecycle",
                   "update_metadata", "get_usage", "get_logs"),
+    "Rest": ("pause_sandbox", "resume_sandbox", "hibernate_sandbox", "wake_sandbox"),
+    "Snapshots and forks": ("take_snapshot", "list_snapshots", "get_snapshot", "delete_snapshot", "fork_sandbox",
+                            "fork_tree", "promote_sandbox"),
     "Commands": ("run_command", "stream_command"),
     "Code contexts": ("create_context", "list_contexts", "close_context", "run_code", "stream_code", "interrupt_context",
                       "restart_context", "list_languages", "run_once"),

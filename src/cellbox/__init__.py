@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         QuotaExceededError,
         SandboxNotFoundError,
         SandboxNotRunningError,
+        SnapshotNotFoundError,
+        SnapshotUnusableError,
         StorageFullError,
         TemplateBuildError,
         TemplateExistsError,
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from cellbox.protocol.contexts import CellDisplay, CellEnded
     from cellbox.protocol.files import FileChange, FileInfo, Unpacked
     from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage, VolumeMount
+    from cellbox.protocol.snapshots import Promotion, SnapshotInfo
     from cellbox.protocol.workspaces import WorkspaceInfo
 
 __all__ = [
@@ -116,6 +119,7 @@ __all__ = [
     "PathConflictError",
     "PathNotFoundError",
     "PermissionDeniedError",
+    "Promotion",
     "QuotaExceededError",
     "Result",
     "Sandbox",
@@ -124,6 +128,9 @@ __all__ = [
     "SandboxNotRunningError",
     "SandboxStatus",
     "SandboxUsage",
+    "SnapshotInfo",
+    "SnapshotNotFoundError",
+    "SnapshotUnusableError",
     "StderrChunk",
     "StdoutChunk",
     "StorageFullError",
@@ -163,6 +170,7 @@ _HOMES = {
     "cellbox.protocol.contexts": "CellDisplay CellEnded",
     "cellbox.protocol.files": "FileChange FileInfo Unpacked",
     "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage VolumeMount",
+    "cellbox.protocol.snapshots": "Promotion SnapshotInfo",
     "cellbox.protocol.workspaces": "WorkspaceInfo",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

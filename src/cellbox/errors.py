@@ -17,9 +17,11 @@ CellboxError
     │   ├── TemplateNotFoundError
     │   ├── KeyNotFoundError
     │   ├── WorkspaceNotFoundError
+    │   ├── SnapshotNotFoundError
     │   └── PathNotFoundError     also a FileNotFoundError
     ├── ConflictError             409
     │   ├── SandboxNotRunningError
+    │   ├── SnapshotUnusableError damaged, or made by another engine, processor or Cellbox
     │   ├── PathConflictError     a directory where a file is needed, or the reverse; also an OSError
     │   ├── TemplateExistsError
     │   ├── WorkspaceExistsError
@@ -161,6 +163,10 @@ class WorkspaceNotFoundError(NotFoundError, code="workspace_not_found", status=4
     """No such workspace: never created, or deleted."""
 
 
+class SnapshotNotFoundError(NotFoundError, code="snapshot_not_found", status=404):
+    """No such snapshot: never taken, deleted, or past its expiry."""
+
+
 class PathNotFoundError(NotFoundError, FileNotFoundError, code="path_not_found", status=404):
     """No such file or directory in the sandbox."""
 
@@ -171,6 +177,13 @@ class ConflictError(APIError, code="conflict", status=409):
 
 class SandboxNotRunningError(ConflictError, code="sandbox_not_running", status=409):
     """The sandbox exists but is still being created, is stopping, or has failed."""
+
+
+class SnapshotUnusableError(ConflictError, code="snapshot_unusable", status=409):
+    """A saved state can't be restored here: it is damaged, or another engine build, processor or Cellbox made it.
+
+    `details["cause"]` says which: `damaged`, `foreign` or `template_gone`.
+    """
 
 
 class PathConflictError(ConflictError, OSError, code="path_conflict", status=409):

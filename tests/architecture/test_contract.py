@@ -53,5 +53,5 @@ def test_no_two_operations_share_a_route() -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_path_and_placeholders_are_well_formed(name: str) -> None:
     operation = OPERATIONS[name]
-    assert re.fullmatch(r"(/[a-z]+|/\{[a-z_]+\})+", operation.path)
+    assert re.fullmatch(r"(/[a-z-]+|/\{[a-z_]+\})+", operation.path)
     assert operation.summary.endswith(".")

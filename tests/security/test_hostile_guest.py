@@ -32,7 +32,10 @@ async def hostile() -> AsyncIterator[ScriptedGuest]:
 
 @pytest.fixture
 def guest(hostile: ScriptedGuest) -> Guest:
-    return Guest(_NoMachine(), hostile.link, can_freeze=False)  # type: ignore[arg-type]
+    async def wake() -> Any:
+        raise AssertionError("nothing here is hibernated")
+
+    return Guest((_NoMachine(), hostile.link), can_freeze=False, wake=wake)  # type: ignore[arg-type]
 
 
 class _NoMachine:

@@ -31,6 +31,12 @@ COMMANDS: dict[Group, dict[str, tuple[str, str]]] = {
         "logs": ("sandboxes:logs", "Print a sandbox's log."),
         "ls": ("listing:list_directory", "List a directory in a sandbox."),
         "cp": ("copy:copy", "Copy files into or out of a sandbox."),
+        "fork": ("states:fork", "Make sandboxes that go on from another's present state."),
+        "snapshot": ("snapshots:app", "Take, list and delete snapshots."),
+        "pause": ("states:pause", "Stop sandboxes where they are."),
+        "resume": ("states:resume", "Let paused sandboxes go on."),
+        "hibernate": ("states:hibernate", "Put sandboxes on disk and free their memory."),
+        "wake": ("states:wake", "Bring hibernated sandboxes back."),
         "kill": ("sandboxes:kill", "Kill sandboxes and remove everything of them."),
     },
     Group("Look after the host", sort_key=2): {

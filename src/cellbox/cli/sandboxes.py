@@ -14,13 +14,15 @@ from cellbox.cli.finding import open_sandbox
 from cellbox.cli.output import age, print_fields, print_json, print_table, say, size, time_left
 from cellbox.cli.terminal import guest_output
 from cellbox.errors import CellboxError
-from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE
+from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, OnTimeout, SandboxStatus, SandboxUsage
 
 
 def create(
     *,
     template: str = DEFAULT_TEMPLATE,
+    from_snapshot: str | None = None,
     ttl: float | None = None,
+    on_timeout: OnTimeout = "kill",
     persistent: Flag = False,
     metadata: list[str] | None = None,
     env: list[str] | None = None,
@@ -34,7 +36,9 @@ def create(
 
     Args:
         template: What it is made from.
+        from_snapshot: Id of a snapshot to go on from; its template and sizes win.
         ttl: Seconds until it is removed. Default 3600.
+        on_timeout: `hibernate` puts it on disk then, instead of removing it.
         persistent: Let it live until it is killed.
         metadata: NAME=VALUE to find it by; may be given several times.
         env: NAME=VALUE for everything in it; may be given several times.
@@ -46,7 +50,9 @@ def create(
     with Client() as client:
         sandbox = client.sandboxes.create(
             template,
+            from_snapshot=from_snapshot,
             ttl_seconds=ttl,
+            on_timeout=on_timeout,
             persistent=persistent,
             metadata=pairs(metadata, "--metadata"),
             env=pairs(env, "--env"),
@@ -101,8 +107,10 @@ def inspect(sandbox: str, /, *, as_json: JsonFlag = False) -> None:
     """
     with Client() as client:
         machine = open_sandbox(client, sandbox)
-        usage, lifecycle = machine.usage(), machine.lifecycle()
-        contexts = [context.info for context in machine.contexts()]
+        lifecycle = machine.lifecycle()
+        is_running = machine.status == SandboxStatus.RUNNING  # looking at one that rests must not wake it up
+        usage = machine.usage() if is_running else None
+        contexts = [context.info for context in machine.contexts()] if is_running else []
     if as_json:
         print_json({**msgspec.to_builtins(machine.info), "usage": usage, "lifecycle": lifecycle, "contexts": contexts})
         return
@@ -117,11 +125,8 @@ def inspect(sandbox: str, /, *, as_json: JsonFlag = False) -> None:
             ("started", f"{info.created_at:%Y-%m-%d %H:%M:%S} UTC, {info.boot_mode} in {info.boot_ms:.0f} ms"),
             ("ends in", time_left(lifecycle.expires_at)),
             ("idle", f"{lifecycle.idle_seconds:.0f} s"),
-            ("cpu", f"{info.cpu:g} cores, {usage.host_cpu_seconds:.1f} s used"),
-            (
-                "memory",
-                f"{info.memory_mb} MiB, {size(usage.host_rss_bytes)} used, {size(usage.host_peak_bytes)} at most",
-            ),
+            ("cpu", f"{info.cpu:g} cores" + (f", {usage.host_cpu_seconds:.1f} s used" if usage else "")),
+            ("memory", f"{info.memory_mb} MiB" + (_memory(usage) if usage else "")),
             ("disk", f"{info.disk_mb} MiB"),
             ("network", info.network),
             ("enforced", ", ".join(enforced) or "nothing"),
@@ -129,6 +134,10 @@ def inspect(sandbox: str, /, *, as_json: JsonFlag = False) -> None:
             *[(f"metadata {name}", value) for name, value in info.metadata.items()],
         ]
     )
+
+
+def _memory(usage: SandboxUsage) -> str:
+    return f", {size(usage.host_rss_bytes)} used, {size(usage.host_peak_bytes)} at most"
 
 
 def logs(

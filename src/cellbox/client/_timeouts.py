@@ -6,6 +6,8 @@ from cellbox.protocol.commands import MAX_TIMEOUT_SECONDS
 
 CREATE_SECONDS = 300.0
 """A cold boot on a busy machine, or a template that is built first."""
+SAVE_SECONDS = 180.0
+"""Gigabytes of memory written to a slow disk, or read from it."""
 _QUEUE_SECONDS = 3600.0
 
 

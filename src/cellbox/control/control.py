@@ -1,4 +1,4 @@
-"""What a daemon is made of, put together: store, engine, templates, keys, workspaces and sandboxes."""
+"""What a daemon is made of, put together: store, engine, templates, keys, workspaces, sandboxes and snapshots."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import contextlib
 from types import TracebackType
 
 from cellbox.control.builds import Builds
+from cellbox.control.forks import Forks
+from cellbox.control.hibernation import Hibernation
+from cellbox.control.images import Images
 from cellbox.control.keys import Keys
 from cellbox.control.lock import exclusive
+from cellbox.control.machines import Machines
 from cellbox.control.sandboxes import Sandboxes
 from cellbox.control.settings import Settings
+from cellbox.control.snapshots import Snapshots
 from cellbox.control.tasks import Tasks
 from cellbox.control.workspace_files import WorkspaceFiles
 from cellbox.control.workspaces import Workspaces
@@ -19,7 +24,7 @@ from cellbox.templates.templates import Templates
 
 
 class Control:
-    """Everything below HTTP. Use as an async context manager: leaving it kills every sandbox and closes the store."""
+    """Everything below HTTP. Use as an async context manager: leaving it ends every sandbox and closes the store."""
 
     def __init__(self, settings: Settings) -> None:
         data_dir = settings.data_dir
@@ -32,6 +37,13 @@ class Control:
         self.keys = Keys(self.store, data_dir)
         self.builds = Builds(self.templates, data_dir, self.tasks)
         self.workspaces = Workspaces(settings=settings, store=self.store)
+        seal = data_dir / "seal"
+        saved = Images(data_dir / "snapshots", seal)
+        self._resting = Images(data_dir / "hibernated", seal)
+        machines = Machines(engine=self.engine, templates=self.templates, tasks=self.tasks)
+        self.snapshots = Snapshots(
+            settings=settings, engine=self.engine, images=saved, store=self.store, tasks=self.tasks
+        )
         self.sandboxes = Sandboxes(
             settings=settings,
             engine=self.engine,
@@ -39,11 +51,19 @@ class Control:
             store=self.store,
             workspaces=self.workspaces,
             tasks=self.tasks,
+            machines=machines,
+            snapshots=self.snapshots,
+            hibernation=Hibernation(engine=self.engine, images=self._resting, machines=machines),
         )
         self.workspace_files = WorkspaceFiles(
             workspaces=self.workspaces, sandboxes=self.sandboxes, templates=self.templates, tasks=self.tasks
         )
+        self.forks = Forks(sandboxes=self.sandboxes, images=saved)
         self._exits = contextlib.AsyncExitStack()
+
+    async def template_digests_in_use(self) -> set[str]:
+        """Contents of templates that sandboxes and snapshots need."""
+        return {row.template_digest for row in await self.store.list_sandboxes()} | self.snapshots.digests()
 
     async def __aenter__(self) -> Control:
         async with contextlib.AsyncExitStack() as exits:
@@ -54,6 +74,8 @@ class Control:
             exits.push_async_callback(self.engine.aclose)
             await self.keys.start(self.settings.bootstrap_key)
             exits.push_async_callback(self.keys.aclose)
+            await self.snapshots.start()
+            await self._resting.start({row.id for row in await self.store.list_sandboxes() if row.rest})
             await self.sandboxes.start()
             await self.workspaces.start()
             exits.push_async_callback(self.workspaces.aclose)

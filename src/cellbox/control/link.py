@@ -7,10 +7,11 @@ than those we opened are dropped, and a guest that breaks the protocol loses its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -162,6 +163,9 @@ class Call:
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._expire, seconds, what)
 
     def _expire(self, seconds: float, what: str) -> None:
+        if self._link.is_paused:
+            self.expire_after(seconds, what)  # it could not answer; how much time was left is not worth keeping books
+            return
         self.cancel()
         self.fail(
             errors.GuestError(f"the sandbox did not answer {what!r} within {seconds:g} s", details={"cause": "silent"})
@@ -211,6 +215,8 @@ class GuestLink:
         self._out = PipeWriter(channel.writer, on_broken=lambda: None)  # the reader or the machine's end says more
         self._hello: asyncio.Future[messages.Hello] = self._loop.create_future()
         self._fault: Exception | None = None
+        self.is_paused = False
+        """While the guest can't run: calls in progress are not given up for its silence."""
         self._loop.add_reader(channel.reader, self._on_readable)
         self._loop.add_reader(channel.console, self._on_console)
 
@@ -255,6 +261,24 @@ class GuestLink:
     async def wait_for_room(self) -> None:
         """Wait until the queue towards the guest is short enough for more."""
         await self._out.wait_for_room()
+
+    @contextlib.asynccontextmanager
+    async def quiet(self, *, timeout_seconds: float) -> AsyncGenerator[None]:
+        """Hold the channel between two frames, in both directions: what is saved inside can be talked to again.
+
+        Calls in progress go on afterwards. A link that was closed inside is left as it is. Raises `GuestError` when
+        the guest does not fall silent in time.
+        """
+        try:
+            call = self.open(messages.Quiesce())
+            self._out.hold()
+            call.expire_after(timeout_seconds, messages.Quiesce.op)
+            await call.finish(messages.Done)
+            yield
+        finally:
+            if self._fault is None:
+                self._out.release()
+                await self.ask(messages.Continue(), messages.Done, timeout_seconds=timeout_seconds)
 
     def close(self, fault: Exception) -> None:
         """Break the link: every call in progress ends with `fault`. The descriptors are closed here."""

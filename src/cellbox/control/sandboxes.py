@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import secrets
 import time
 import uuid
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,30 +15,32 @@ import msgspec
 import structlog
 
 from cellbox import errors
-from cellbox.control.guest import Guest
-from cellbox.control.link import GuestLink
+from cellbox.control.clock import LifeClock
+from cellbox.control.guest import Connection, Guest
+from cellbox.control.hibernation import Hibernation
 from cellbox.control.logs import SandboxLog
-from cellbox.control.sandbox import LiveSandbox, check_metadata
+from cellbox.control.machines import Machines
+from cellbox.control.requests import check_request, configuration, host_memory, machine_spec, renewal
+from cellbox.control.sandbox import Birth, Host, LiveSandbox
 from cellbox.control.settings import Settings
+from cellbox.control.snapshots import Snapshots
 from cellbox.control.tasks import Tasks
 from cellbox.control.workspaces import Hold, Workspaces
-from cellbox.engines.base import Engine, EngineFault, Machine, MachineSpec
+from cellbox.engines.base import Engine, Machine, MachineSpec
 from cellbox.protocol.sandboxes import CreateSandbox, SandboxStatus
 from cellbox.store.base import SandboxRow, Store
-from cellbox.templates.catalogue import Template
-from cellbox.templates.guest_program import guest_argv, machine_env
 from cellbox.templates.templates import Templates
 from cellbox.wire import messages
 
 _REAP_SECONDS = 0.5  # how late a TTL may be noticed; the kill itself takes tens of milliseconds
-_HELLO_SECONDS = 60.0  # a cold boot imports pandas on a busy host
-_CONFIGURE_SECONDS = 30.0
+_RETRY_SECONDS = 60.0  # until a sandbox that could not be hibernated is tried again
 _REMEMBERED_KILLS = 10_000  # ids for which a second DELETE is answered as done
 _RESERVE_BYTES = 512 * 1024**2  # of host memory that no new sandbox may eat into, or a tenth of it all
-_MB_PER_TASK = 4  # a fork bomb of Python costs 3.2 to 3.4 MB of guest memory for each process
-_MAX_TASKS = 512  # enough for parallel builds; a guest process costs the host about two tasks and 0.6 MB
 
 _log = structlog.stdlib.get_logger(__name__)
+
+Started = tuple[Connection, messages.Configured, str]
+"""A machine that is this sandbox's, what its guest said, and the boot mode."""
 
 
 class Sandboxes:
@@ -54,19 +55,25 @@ class Sandboxes:
         store: Store,
         workspaces: Workspaces,
         tasks: Tasks,
+        machines: Machines,
+        snapshots: Snapshots,
+        hibernation: Hibernation,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._templates = templates
         self._store = store
-        self._workspaces = workspaces
         self._tasks = tasks
         self._live: dict[str, LiveSandbox] = {}
         self._starting: Counter[str] = Counter()
         self._killed: OrderedDict[str, str] = OrderedDict()
         self._enforced: dict[str, bool] = {}
-        self._baking: set[str] = set()
-        self._broken: dict[str, str] = {}
+        self._workspaces = workspaces
+        self._machines = machines
+        self._snapshots = snapshots
+        self._hibernation = hibernation
+        self._retiring: set[str] = set()
+        self._host: Host
         self._engine_is_started = False
         self._engine_gate = asyncio.Lock()
         self.boots: Counter[str] = Counter()
@@ -79,8 +86,8 @@ class Sandboxes:
         self._tasks.start(self._reap(), name="reaper")
 
     async def aclose(self) -> None:
-        """Kill every sandbox."""
-        await asyncio.gather(*(self._end(sandbox) for sandbox in list(self._live.values())))
+        """End every sandbox; persistent ones are hibernated, and stay as the hibernated ones do."""
+        await asyncio.gather(*(self._leave(sandbox) for sandbox in list(self._live.values())))
 
     async def ensure_engine(self) -> None:
         """Start the engine if that has not worked yet. Raises `EngineUnavailableError` with the reason."""
@@ -96,13 +103,25 @@ class Sandboxes:
                     error.message, detail=error.detail or "`cellbox doctor` on that host says what to do"
                 ) from error
             swept = await self._engine.sweep()
-            for row in await self._store.list_sandboxes():
-                await self._store.delete_sandbox(row.id)
             if swept:
                 _log.info("swept machines of an earlier daemon", count=len(swept))
             probe = await self._engine.probe()
             self._enforced = {**probe.enforced, "disk": True}
+            self._host = Host(
+                store=self._store, settings=self._settings, engine=self._engine.name, enforced=self._enforced
+            )
+            await self._find_hibernated()
             self._engine_is_started = True
+
+    async def _find_hibernated(self) -> None:
+        """Take in what an earlier daemon put on disk; rows of what ran then mean nothing any more."""
+        for row in reversed(await self._store.list_sandboxes()):
+            hold = await self._workspaces.hold(row.owner, row.id, CreateSandbox())
+            sandbox = await self._hibernation.find(row, self._host, self._guest(row.id, None), hold)
+            if sandbox is not None:
+                self._live[row.id] = sandbox
+            else:
+                await self._store.delete_sandbox(row.id)
 
     def list(self, owner: str) -> list[LiveSandbox]:
         """Return the owner's sandboxes, newest first."""
@@ -117,29 +136,106 @@ class Sandboxes:
         return sandbox
 
     def count(self) -> int:
-        """How many there are, of all owners."""
-        return len(self._live)
+        """How many there are in memory, of all owners."""
+        return len(self._live) - self.count_hibernated()
+
+    def count_hibernated(self) -> int:
+        """How many there are on the disk, of all owners."""
+        return sum(sandbox.status is SandboxStatus.HIBERNATED for sandbox in self._live.values())
 
     async def create(self, owner: str, request: CreateSandbox, *, hold: Hold | None = None) -> LiveSandbox:
         """Make a sandbox that is ready to run code, or leave nothing behind.
 
         `hold`: mounts in place of those that the request names; released in any case.
         """
-        arrived = time.monotonic()
         try:
-            _check(request)
-            await self.ensure_engine()
-            template = self._templates.get(request.template)
-            self._admit(owner)
-            self._starting[owner] += 1
-            try:
-                return await self._create(owner, request, template, arrived, hold)
-            finally:
-                self._starting[owner] -= 1
+            return await self._create(owner, request, hold)
         except BaseException:
             if hold is not None:
                 await hold.release()
             raise
+
+    async def _create(self, owner: str, request: CreateSandbox, given: Hold | None) -> LiveSandbox:
+        arrived = time.monotonic()
+        check_request(request)
+        await self.ensure_engine()
+        if request.from_snapshot is not None:
+            return await self._create_from_snapshot(owner, request, request.from_snapshot, arrived)
+        template = self._templates.get(request.template)
+        spec = machine_spec(request, template)
+
+        async def start(spec: MachineSpec, hold: Hold, log: SandboxLog) -> Started:
+            connection, mode = await self._machines.start(spec, template, log)
+            try:
+                configure = configuration(request, template, spec, hold)
+                return connection, await self._machines.ask(connection, configure), mode
+            except BaseException:
+                await self._machines.discard(connection)
+                raise
+
+        with self.reserved(owner):
+            return await self._make(
+                start,
+                owner=owner,
+                request=request,
+                template=template.name,
+                template_digest=template.digest,
+                spec=spec,
+                ttl_seconds=self.ttl_seconds(request.ttl_seconds),
+                arrived=arrived,
+                hold=given,
+            )
+
+    async def _create_from_snapshot(
+        self, owner: str, request: CreateSandbox, snapshot_id: str, arrived: float
+    ) -> LiveSandbox:
+        if request.env:
+            raise errors.InvalidRequestError("a snapshot keeps the environment it has: leave `env` out")
+        if request.workspace or request.volumes:
+            raise errors.InvalidRequestError("a snapshot has no mounts: leave `workspace` and `volumes` out")
+        with self.reserved(owner):
+            image = await self._snapshots.open(owner, snapshot_id)
+            manifest = image.manifest
+            spec = self._machines.spec_of(manifest, str(uuid.uuid4()))
+
+            async def start(spec: MachineSpec, _hold: Hold, log: SandboxLog) -> Started:
+                renew = renewal(spec.machine_id)
+                connection, configured = await self._machines.restore(spec, image.path, log, renew)
+                return connection, configured, "snapshot"
+
+            return await self._make(
+                start,
+                owner=owner,
+                request=request,
+                template=manifest.template,
+                template_digest=manifest.template_digest,
+                spec=spec,
+                ttl_seconds=self.ttl_seconds(request.ttl_seconds),
+                arrived=arrived,
+            )
+
+    async def make_child(
+        self, parent: LiveSandbox, image: Path, metadata: dict[str, str], ttl_seconds: float, arrived: float
+    ) -> LiveSandbox:
+        """Make a sandbox from an image of `parent` that was just saved, within room that is `reserved`."""
+        spec = replace(parent.spec, machine_id=str(uuid.uuid4()))
+        request = CreateSandbox(template=parent.template, ttl_seconds=parent.request.ttl_seconds, metadata=metadata)
+
+        async def start(spec: MachineSpec, _hold: Hold, log: SandboxLog) -> Started:
+            connection, configured = await self._machines.restore(spec, image, log, renewal(spec.machine_id))
+            return connection, configured, "fork"
+
+        return await self._make(
+            start,
+            owner=parent.owner,
+            request=request,
+            template=parent.template,
+            template_digest=parent.template_digest,
+            spec=spec,
+            ttl_seconds=ttl_seconds,
+            arrived=arrived,
+            forked_from=parent.id,
+        )
 
     async def kill(self, owner: str, sandbox_id: str) -> None:
         """Kill and forget. Doing it again is no error for the owner."""
@@ -151,44 +247,77 @@ class Sandboxes:
             raise
         await self._end(sandbox)
 
-    def _ttl_seconds(self, wanted: float | None) -> float:
+    async def hibernate(self, sandbox: LiveSandbox) -> None:
+        """Put it on disk. Idempotent."""
+        await self._hibernation.hibernate(sandbox)
+
+    async def wake(self, sandbox: LiveSandbox) -> None:
+        """Bring it back from the disk. Idempotent. Raises `SandboxNotRunningError` when it is paused."""
+        await sandbox.guest.wake()
+        if sandbox.status is not SandboxStatus.RUNNING:
+            raise sandbox.gone()
+
+    def ttl_seconds(self, wanted: float | None, *, default: float | None = None) -> float:
+        """Return the TTL that a new sandbox gets. Raises `InvalidRequestError` beyond the limit."""
         limit = self._settings.max_ttl_seconds
         if wanted is not None and wanted > limit:
             raise errors.InvalidRequestError(f"ttl_seconds exceeds tier maximum of {limit:g}")
-        return wanted if wanted is not None else min(self._settings.default_ttl_seconds, limit)
+        if wanted is not None:
+            return wanted
+        return min(default if default is not None else self._settings.default_ttl_seconds, limit)
 
-    def _admit(self, owner: str) -> None:
+    @contextlib.contextmanager
+    def reserved(self, owner: str, count: int = 1) -> Generator[None]:
+        """Hold room for new sandboxes while they are made. Raises `QuotaExceededError`, `CapacityError`."""
+        self._admit(owner, count)
+        self._starting[owner] += count
+        try:
+            yield
+        finally:
+            self._starting[owner] -= count
+
+    def _admit(self, owner: str, count: int) -> None:
         """Refuse before anything is made: clients may safely try again."""
         settings = self._settings
         own = len(self.list(owner)) + self._starting[owner]
-        if own >= settings.max_sandboxes_per_owner:
+        if own + count > settings.max_sandboxes_per_owner:
             raise errors.QuotaExceededError(
                 f"max sandboxes reached: you have {own} of {settings.max_sandboxes_per_owner}; kill one first",
                 details={"quota": "max_sandboxes_per_owner", "max": settings.max_sandboxes_per_owner, "active": own},
             )
-        if len(self._live) + self._starting.total() >= settings.max_sandboxes:
+        if len(self._live) + self._starting.total() + count > settings.max_sandboxes:
             raise errors.CapacityError(
                 f"this host runs its limit of {settings.max_sandboxes} sandboxes", retry_after_seconds=5
             )
-        total, available = _host_memory()
+        total, available = host_memory()
         if available < max(_RESERVE_BYTES, total // 10):
             raise errors.CapacityError(
                 f"this host has {available // 1024**2} MiB of memory left", retry_after_seconds=5
             )
 
-    async def _create(
-        self, owner: str, request: CreateSandbox, template: Template, arrived: float, hold: Hold | None
+    async def _make(
+        self,
+        start: Callable[[MachineSpec, Hold, SandboxLog], Awaitable[Started]],
+        *,
+        owner: str,
+        request: CreateSandbox,
+        template: str,
+        template_digest: str,
+        spec: MachineSpec,
+        ttl_seconds: float,
+        arrived: float,
+        forked_from: str | None = None,
+        hold: Hold | None = None,
     ) -> LiveSandbox:
-        ttl_seconds = self._ttl_seconds(request.ttl_seconds)
-        spec = _machine_spec(request, template)
+        """Write the row, start the machine and let the sandbox in, or leave nothing behind."""
         if hold is None:
             hold = await self._workspaces.hold(owner, spec.machine_id, request)
         now = time.time()
         row = SandboxRow(
             id=spec.machine_id,
             owner=owner,
-            template=template.name,
-            template_digest=template.digest,
+            template=template,
+            template_digest=template_digest,
             status=str(SandboxStatus.RUNNING),
             request=msgspec.json.encode(request),
             created_at=now,
@@ -200,104 +329,65 @@ class Sandboxes:
         # the next daemon, and the disk's latency is hidden behind the engine's.
         saving = asyncio.ensure_future(self._store.save_sandbox(row))
         log = SandboxLog()
-        machine: Machine | None = None
-        guest: Guest | None = None
+        connection: Connection | None = None
         try:
             await hold.attach()
             spec = replace(spec, attachments=hold.attachments)
-            machine, link, boot_mode = await self._start(spec, template, log)
-            guest = Guest(machine, link, can_freeze=self._enforced.get("freeze", False))
-            configured = await link.ask(
-                _configuration(request, template, spec, hold), messages.Configured, timeout_seconds=_CONFIGURE_SECONDS
-            )
+            connection, configured, boot_mode = await start(spec, hold, log)
             await saving
         except BaseException:
-            await asyncio.shield(self._undo(row.id, saving, machine, guest, hold))
+            await asyncio.shield(self._undo(row.id, saving, connection, hold))
             raise
+        birth = Birth(
+            boot_mode=boot_mode,
+            boot_ms=round((time.monotonic() - arrived) * 1000, 1),
+            forked_from=forked_from,
+            limitations=[*configured.problems, *self._workspaces.limitations(hold)],
+        )
         sandbox = LiveSandbox(
+            host=self._host,
             row=row,
             request=request,
             spec=spec,
-            guest=guest,
+            guest=self._guest(row.id, connection),
             log=log,
-            store=self._store,
-            ttl_seconds=ttl_seconds,
-            max_ttl_seconds=self._settings.max_ttl_seconds,
-            boot_mode=boot_mode,
-            boot_ms=round((time.monotonic() - arrived) * 1000, 1),
-            engine=self._engine.name,
-            enforced=self._enforced,
-            limitations=[*configured.problems, *self._workspaces.limitations(hold)],
+            clock=LifeClock(ttl_seconds),
+            birth=birth,
             hold=hold,
         )
         self._live[sandbox.id] = sandbox
         self.boots[boot_mode] += 1
-        self._tasks.start(self._watch(sandbox), name=f"watch {sandbox.id}")
+        self._watch_later(sandbox, connection[0])
         return sandbox
 
-    async def _start(self, spec: MachineSpec, template: Template, log: SandboxLog) -> tuple[Machine, GuestLink, str]:
-        """Restore the template's baked snapshot; boot when there is none that fits, or it can't be restored."""
-        image = self._templates.baked_image(template)
-        if image is None:
-            self._bake_later(template)
-        else:
-            try:
-                machine = await self._engine.restore(spec, image)
-                return machine, self._link(machine, log), "snapshot"
-            except EngineFault as fault:
-                _log.warning("restore failed, booting instead", template=template.name, fault=str(fault)[:500])
-        try:
-            machine = await self._engine.boot(spec)
-        except EngineFault as fault:
-            raise errors.EngineUnavailableError(f"the sandbox could not be started: {str(fault)[:500]}") from fault
-        link = self._link(machine, log)
-        try:
-            async with asyncio.timeout(_HELLO_SECONDS):
-                await link.wait_hello()
-        except BaseException as error:
-            link.close(errors.GuestError("the guest did not come up"))
-            await asyncio.shield(machine.kill())
-            if isinstance(error, TimeoutError):
-                raise errors.GuestError(f"the guest did not come up: {log.text(tail=5)[:500]}") from None
-            raise
-        return machine, link, "cold"
+    def _guest(self, sandbox_id: str, connection: Connection | None) -> Guest:
+        async def wake() -> Connection:
+            back = await self._hibernation.wake(self._live[sandbox_id], self._watch_later)
+            self.boots["wake"] += 1
+            return back
 
-    def _bake_later(self, template: Template) -> None:
-        """Make the snapshot that is missing (a newer engine or Cellbox came), so that later creates have one."""
-        if template.digest not in self._baking:
-            self._baking.add(template.digest)
-            self._tasks.start(self._templates.bake(template), name=f"bake {template.name}")
-
-    def _link(self, machine: Machine, log: SandboxLog) -> GuestLink:
-        def on_fault(reason: str) -> None:
-            self._broken[machine.machine_id] = reason
-            self._tasks.start(machine.kill(), name=f"kill {machine.machine_id}")
-
-        return GuestLink(machine.channel, on_log=log.add, on_fault=on_fault)
+        return Guest(connection, can_freeze=self._enforced.get("freeze", False), wake=wake)
 
     async def _undo(
-        self,
-        sandbox_id: str,
-        saving: asyncio.Future[None],
-        machine: Machine | None,
-        guest: Guest | None,
-        hold: Hold,
+        self, sandbox_id: str, saving: asyncio.Future[None], connection: Connection | None, hold: Hold
     ) -> None:
-        self._broken.pop(sandbox_id, None)
-        if guest is not None:
-            guest.end(errors.GuestError("the sandbox could not be configured"))
-        if machine is not None:
-            await machine.kill()
+        if connection is not None:
+            await self._machines.discard(connection)
         await hold.release()
         await asyncio.gather(saving, return_exceptions=True)
         with contextlib.suppress(errors.APIError):  # the failure that led here is the one to tell
             await self._store.delete_sandbox(sandbox_id)
 
-    async def _watch(self, sandbox: LiveSandbox) -> None:
-        ending = await sandbox.guest.machine.wait()
-        await sandbox.hold.release()
-        broken = self._broken.pop(sandbox.id, None)
-        if sandbox.status is SandboxStatus.RUNNING:
+    def _watch_later(self, sandbox: LiveSandbox, machine: Machine) -> None:
+        self._tasks.start(self._watch(sandbox, machine), name=f"watch {sandbox.id}")
+
+    async def _watch(self, sandbox: LiveSandbox, machine: Machine) -> None:
+        ending = await machine.wait()
+        await sandbox.hold.release()  # one that has mounts is never hibernated
+        await sandbox.guest.settled()
+        broken = self._machines.broken(machine)
+        is_its_own = sandbox.guest.machine is machine  # not one that was hibernated
+        if is_its_own and sandbox.status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED):
             cause, detail = ("protocol_error", broken) if broken else (str(ending.cause), ending.detail)
             _log.warning("sandbox failed", sandbox_id=sandbox.id, cause=cause, detail=detail)
             sandbox.fail(cause, detail)
@@ -305,11 +395,33 @@ class Sandboxes:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_SECONDS)
-            now = time.monotonic()
             for sandbox in list(self._live.values()):
-                if sandbox.deadline is not None and now >= sandbox.deadline:
-                    _log.info("sandbox expired", sandbox_id=sandbox.id)
-                    self._tasks.start(self._end(sandbox), name=f"reap {sandbox.id}")
+                if sandbox.id in self._retiring:
+                    continue
+                if sandbox.has_idled:
+                    self._retire(sandbox)
+                elif sandbox.is_expired:
+                    keep = sandbox.on_timeout == "hibernate" and sandbox.status is SandboxStatus.RUNNING
+                    _log.info("sandbox expired", sandbox_id=sandbox.id, hibernates=keep)
+                    if keep:
+                        self._retire(sandbox)
+                    else:
+                        self._tasks.start(self._end(sandbox), name=f"reap {sandbox.id}")
+
+    def _retire(self, sandbox: LiveSandbox) -> None:
+        self._retiring.add(sandbox.id)
+        self._tasks.start(self._put_to_sleep(sandbox), name=f"hibernate {sandbox.id}")
+
+    async def _put_to_sleep(self, sandbox: LiveSandbox) -> None:
+        try:
+            await self._hibernation.hibernate(sandbox)
+        except errors.APIError as error:
+            # What is in it was to be kept. It is tried again, and meanwhile its owner can still get at it.
+            _log.warning("sandbox could not be hibernated", sandbox_id=sandbox.id, error=str(error)[:500])
+            sandbox.log.say(f"the sandbox could not be hibernated: {error.message}")
+            sandbox.clock.prolong(_RETRY_SECONDS)
+        finally:
+            self._retiring.discard(sandbox.id)
 
     async def _end(self, sandbox: LiveSandbox) -> None:
         # Out of the registry first: from now on the id is unknown, and a second caller finds nothing to do.
@@ -318,54 +430,20 @@ class Sandboxes:
             while len(self._killed) > _REMEMBERED_KILLS:
                 self._killed.popitem(last=False)
             sandbox.stop()
-        await asyncio.gather(sandbox.guest.machine.kill(), self._store.delete_sandbox(sandbox.id))
+        await asyncio.gather(sandbox.guest.kill(), self._store.delete_sandbox(sandbox.id))
         await sandbox.hold.release()
+        await self._hibernation.forget(sandbox)
 
-
-def _check(request: CreateSandbox) -> None:
-    check_metadata(request.metadata)
-    if request.from_snapshot is not None:
-        raise errors.InvalidRequestError("this version has no snapshots: leave `from_snapshot` out")
-    for name in request.env:
-        if not name or "=" in name or "\0" in name or "\0" in request.env[name]:
-            raise errors.InvalidRequestError(f"{name[:64]!r} can't be the name of an environment variable")
-
-
-def _machine_spec(request: CreateSandbox, template: Template) -> MachineSpec:
-    memory_mb = request.memory_mb or template.memory_mb
-    disk_mb = request.disk_mb or (round(request.disk_gb * 1024) if request.disk_gb else template.disk_mb)
-    return MachineSpec(
-        machine_id=str(uuid.uuid4()),
-        rootfs=template.rootfs,
-        argv=guest_argv(),
-        env=machine_env(template.env),
-        memory_mb=memory_mb,
-        disk_mb=disk_mb,
-        cpu=request.cpu or template.cpu,
-        tasks=min(memory_mb // _MB_PER_TASK, _MAX_TASKS),
-    )
-
-
-def _configuration(request: CreateSandbox, template: Template, spec: MachineSpec, hold: Hold) -> messages.Configure:
-    return messages.Configure(
-        hostname=f"sandbox-{spec.machine_id[:8]}",
-        memory_mb=spec.memory_mb,
-        disk_mb=spec.disk_mb,
-        tasks=spec.tasks,
-        cpus=math.ceil(spec.cpu),
-        entropy=secrets.token_hex(32),
-        env={**template.env, **request.env},
-        start_command="" if hold.files_root else template.start_command,
-        attached=hold.attached,
-        read_only=hold.read_only,
-        files_root=hold.files_root,
-    )
-
-
-def _host_memory() -> tuple[int, int]:
-    """Return the host's total and available memory in bytes."""
-    fields: dict[str, int] = {}
-    for line in Path("/proc/meminfo").read_text().splitlines()[:3]:
-        name, value = line.split()[:2]
-        fields[name] = int(value) * 1024
-    return fields["MemTotal:"], fields["MemAvailable:"]
+    async def _leave(self, sandbox: LiveSandbox) -> None:
+        """The daemon ends: what is hibernated stays where it is, and what is persistent goes there."""
+        if (
+            sandbox.persistent
+            and not sandbox.spec.attachments
+            and sandbox.status in (SandboxStatus.RUNNING, SandboxStatus.PAUSED)
+        ):
+            try:
+                await self._hibernation.hibernate(sandbox)
+            except errors.APIError as error:
+                _log.error("a persistent sandbox could not be saved", sandbox_id=sandbox.id, error=str(error)[:500])
+        if sandbox.status is not SandboxStatus.HIBERNATED:
+            await self._end(sandbox)

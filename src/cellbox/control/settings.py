@@ -56,6 +56,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The size of a workspace when its creator doesn't say. It takes as much of the host's disk as is used of it."""
     max_workspace_mb: Annotated[int, Meta(ge=16)] = 65_536
     """The largest size of a workspace that may be asked for."""
+    hibernate_idle_seconds: Annotated[float, Meta(gt=0)] = 300.0
+    """After how long without a call, and with nothing running in it, a persistent sandbox is hibernated."""
+    hibernated_ttl_seconds: Annotated[float, Meta(gt=0)] = float(sandboxes.MAX_TTL_SECONDS)
+    """How long a hibernated sandbox is kept that nobody wakes, unless it is persistent."""
+    max_snapshots_per_owner: Annotated[int, Meta(ge=0)] = 100
+    """How many snapshots one owner may have at once."""
+    max_snapshot_mb_per_owner: Annotated[int, Meta(ge=0)] = 50 * 1024
+    """How many MiB of disk the snapshots of one owner may take together."""
+    snapshot_ttl_seconds: Annotated[float, Meta(gt=0)] = float(sandboxes.MAX_TTL_SECONDS)
+    """How long a snapshot is kept when its maker doesn't say."""
 
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which the server may be addressed, exactly as in the `Host` header, with or without port.

@@ -24,13 +24,16 @@ from cellbox.wire.messages import (
     Activity,
     Configure,
     Configured,
+    Continue,
     CreateContext,
     Done,
     Hello,
     LogLine,
     Outcome,
     Ping,
+    Quiesce,
     ReadActivity,
+    Renew,
     Request,
     RunCell,
 )
@@ -98,6 +101,9 @@ class Agent:
             **self._commands.handlers(),
             **self._contexts.handlers(),
             ReadActivity: self._read_activity,
+            Quiesce: self._quiesce,
+            Continue: self._continue,
+            Renew: self._renew,
         }
         for operation in (CreateContext, RunCell):
             if operation in handlers:
@@ -147,13 +153,29 @@ class Agent:
             self._keep(self._run_start_command(request.start_command))
         return Configured(python=self._contexts.python, shell=shell, problems=problems)
 
+    async def _quiesce(self, _stream: Stream, _request: Quiesce) -> Done:
+        return Done()  # the channel falls silent once this is sent
+
+    async def _continue(self, _stream: Stream, _request: Continue) -> Done:
+        self._channel.resume()
+        return Done()
+
+    async def _renew(self, stream: Stream, request: Renew) -> Configured:
+        self._channel.start_afresh(stream)
+        problems: list[str] = []
+        if request.hostname:
+            if not self._in_place:
+                problems = system.rename_machine(request.hostname, request.entropy)
+            self._contexts.renew(request.entropy)
+        return Configured(python=self._contexts.python, problems=problems)
+
     def _take_over_root(self, request: Configure) -> list[str]:
         assert self._namespace is not None
         problems = system.mount_user_root(request)
         self._namespace.mount_proc()
         disk = system.open_disk()
         self._processes.roots.enter_user()
-        system.name_machine(request)
+        system.name_machine(request.hostname, request.entropy)
         for path, name in request.attached.items():
             self._attach(path, name, read_only=path in request.read_only)
         problems += system.limit(request.tasks, request.cpus)

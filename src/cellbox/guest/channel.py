@@ -47,6 +47,8 @@ class Stream:
         self._input_changed = asyncio.Event()
         self._input_ended = False
         self._on_cancel: Callable[[], None] | None = None
+        self.is_orphaned = False
+        """True when the guest was restored meanwhile: who asked is not at the other end, and output goes nowhere."""
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the host wants the operation to end early; at once if it did already."""
@@ -62,7 +64,7 @@ class Stream:
             if not await self._has_credit():
                 return
             self._credit.spend(len(chunk))
-            self._channel.write(frames.encode(Kind.DATA, self.id, chunk, channel))
+            self.write(frames.encode(Kind.DATA, self.id, chunk, channel))
             await self._channel.wait_for_room()
 
     async def emit(self, event: messages.Event) -> None:
@@ -75,13 +77,13 @@ class Stream:
             return
         self._credit.spend(len(document))
         for frame in frames.encode_json(Kind.MESSAGE, self.id, document):
-            self._channel.write(frame)
+            self.write(frame)
         await self._channel.wait_for_room()
 
     async def receive(self) -> bytes:
         """Return the next bytes of input; empty at its end. Raises `ConnectionAbortedError` when cancelled first."""
         while not self._input:
-            if self.cancelled.is_set():
+            if self.cancelled.is_set() or self.is_orphaned:
                 raise ConnectionAbortedError("the host gave the operation up")
             if self._input_ended:
                 return b""
@@ -90,8 +92,19 @@ class Stream:
         data = self._input.popleft()
         credit = self._window.take(len(data))
         if credit is not None:
-            self._channel.write(frames.encode(Kind.CREDIT, self.id, credit))
+            self.write(frames.encode(Kind.CREDIT, self.id, credit))
         return data
+
+    def write(self, frame: bytes) -> None:
+        """Queue one frame of this stream, unless nobody is there for it."""
+        if not self.is_orphaned:
+            self._channel.write(frame)
+
+    def orphan(self) -> None:
+        """Let the operation go on for nobody: what it sends is dropped, and input that has not come will not."""
+        self.is_orphaned = True
+        self._input_changed.set()
+        self._credit_returned.set()
 
     def accept(self, frame: frames.Frame) -> None:
         """Take a frame that the host sent on this stream."""
@@ -117,7 +130,7 @@ class Stream:
         # A cancelled stream may have no reader left that returns credit. It sends what the credit covers and drops the
         # rest: waiting could be for ever, and ignoring the credit would break the protocol.
         while not self._credit.is_open:
-            if self.cancelled.is_set():
+            if self.cancelled.is_set() or self.is_orphaned:
                 return False
             self._credit_returned.clear()
             await self._credit_returned.wait()
@@ -133,6 +146,7 @@ class Channel:
         self._frames = frames.FrameReader()
         self._assembler = frames.MessageAssembler()
         self._streams: dict[int, Stream] = {}
+        self._serving: set[Stream] = set()  # not by id: after a restore the host counts from one again
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = asyncio.Event()
         """Set when the host is gone."""
@@ -155,6 +169,17 @@ class Channel:
 
     async def wait_for_room(self) -> None:
         await self._out.wait_for_room()
+
+    def resume(self) -> None:
+        """Send what has waited since `Quiesce` was answered."""
+        self._out.release()
+
+    def start_afresh(self, keep: Stream) -> None:
+        """Another host is at the other end, and began with the operation `keep`: it knows of none before."""
+        self._out.release(drop=True)
+        for stream in self._serving - {keep}:
+            stream.orphan()
+        self._streams = {keep.id: keep}
 
     def _on_readable(self) -> None:
         try:
@@ -182,11 +207,13 @@ class Channel:
 
     def _open(self, stream_id: int, document: bytes) -> None:
         stream = self._streams[stream_id] = Stream(self, stream_id)
+        self._serving.add(stream)
         task = asyncio.get_running_loop().create_task(self._serve(stream, document))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, stream: Stream, document: bytes) -> None:
+        request: messages.Request | None = None
         try:
             request = messages.request_from_fields(json.loads(document))
             handler = self._handlers.get(type(request))
@@ -202,8 +229,13 @@ class Channel:
         except Exception as error:
             outcome = messages.Failure(code="internal", message=f"{type(error).__name__}: {error}")
         finally:
-            self._streams.pop(stream.id, None)
-        self._send_json(Kind.CLOSE, stream.id, outcome)
+            self._serving.discard(stream)
+            if self._streams.get(stream.id) is stream:
+                del self._streams[stream.id]
+        for frame in frames.encode_json(Kind.CLOSE, stream.id, _to_json(outcome)):
+            stream.write(frame)
+        if isinstance(request, messages.Quiesce):
+            self._out.hold()
 
     def _send_json(self, kind: Kind, stream_id: int, message: Any) -> None:
         for frame in frames.encode_json(kind, stream_id, _to_json(message)):

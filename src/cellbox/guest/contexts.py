@@ -150,6 +150,17 @@ class Contexts:
         busy = sum(context.waiting + (context.running is not None) for context in contexts)
         return busy, sum(context.threads > 0 for context in contexts if context.running is None)
 
+    def renew(self, entropy: str) -> None:
+        """This is a clone: no kernel there is, or to come, may draw the numbers that the original draws."""
+        self._boot["entropy"] = entropy
+        kernels = [context.kernel for context in self._contexts.values() if context.kernel is not None]
+        if self._python is not None:
+            self._python.configure(**self._boot)
+        if self._spares is not None:
+            kernels += self._spares.ready()
+        for kernel in kernels:
+            kernel.reseed()
+
     def note_out_of_memory(self, pid: int) -> bool:
         """Take note that this process is about to be killed for its memory. True when it is a kernel."""
         for context in self._contexts.values():
@@ -203,6 +214,8 @@ class Contexts:
                 outcome="interrupted", reason="cancelled", exit=1, hint="The cell was given up before it ran."
             )
         try:
+            if stream.is_orphaned:
+                raise Refusal("cancelled", "the sandbox was restored before the cell's turn came")
             if context.is_closed:
                 raise Refusal("context_not_found", f"context {context.id!r} was closed before the cell's turn came")
             return await self._execute(context, stream, request)

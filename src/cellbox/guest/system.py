@@ -31,6 +31,7 @@ _ASSUMED_DIRECTORIES = (DEFAULT_DIRECTORY, "/work", "/app", "/home/panda", "/mnt
 """Places that agents and the clients we are compatible with write to without asking."""
 _BYTES_PER_INODE = 8192
 _OPEN_FILES = 65536
+_HOSTS_BYTES = 64 * 1024
 
 _CLONE_NEWPID = 0x20000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 32, 4096, 16384
@@ -224,23 +225,60 @@ def open_disk() -> int:
     return os.open(_DISK, os.O_PATH | os.O_DIRECTORY)
 
 
-def name_machine(request: Configure) -> None:
+def name_machine(hostname: str, entropy: str) -> None:
     """Set hostname and machine id, and make the directories users assume. Runs in the user's root."""
-    name = request.hostname.encode()
-    _check(_libc.sethostname(name, len(name)), "sethostname")
-    identity = hashlib.sha256(bytes.fromhex(request.entropy) + b"machine-id").hexdigest()[:32]
-    hosts = f"127.0.0.1\tlocalhost {request.hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-    for path, text in (("/etc/hostname", request.hostname), ("/etc/hosts", hosts), ("/etc/machine-id", identity)):
+    hosts = f"127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+    _set_hostname(hostname)
+    for path, text in (("/etc/hostname", hostname), ("/etc/hosts", hosts), ("/etc/machine-id", _identity(entropy))):
         os.makedirs("/etc", exist_ok=True)
         if os.path.islink(path):
             os.unlink(path)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text if text.endswith("\n") else f"{text}\n")
+        _write(path, text)
     for path in _ASSUMED_DIRECTORIES:
         os.makedirs(path, exist_ok=True)
     for path in ("/tmp", "/var/tmp"):
         os.makedirs(path, exist_ok=True)
         os.chmod(path, 0o1777)
+
+
+def rename_machine(hostname: str, entropy: str) -> list[str]:
+    """Give a clone a hostname and machine id of its own. Runs in the user's root. Returns what could not be done.
+
+    The user has had the files: they may be gone, directories, or anything else.
+    """
+    problems: list[str] = []
+    before = os.uname().nodename
+    _set_hostname(hostname)
+    try:
+        with open("/etc/hosts", "rb") as file:
+            hosts = file.read(_HOSTS_BYTES).decode(errors="surrogateescape").replace(before, hostname)
+        new = {"/etc/hostname": hostname, "/etc/hosts": hosts, "/etc/machine-id": _identity(entropy)}
+    except OSError:
+        new = {"/etc/hostname": hostname, "/etc/machine-id": _identity(entropy)}
+    for path, text in new.items():
+        temporary = f"{path}.{entropy[:8]}"
+        try:
+            _write(temporary, text)  # beside it and renamed, so that a full disk or a FIFO there does no harm
+            os.replace(temporary, path)
+        except OSError as error:
+            problems.append(f"{path} is still that of the sandbox it was cloned from: {error.strerror}")
+            with suppress(OSError):
+                os.unlink(temporary)
+    return problems
+
+
+def _identity(entropy: str) -> str:
+    return hashlib.sha256(bytes.fromhex(entropy) + b"machine-id").hexdigest()[:32]
+
+
+def _set_hostname(hostname: str) -> None:
+    name = hostname.encode()
+    _check(_libc.sethostname(name, len(name)), "sethostname")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text if text.endswith("\n") else f"{text}\n")
 
 
 def limit(tasks: int, cpus: int) -> list[str]:

@@ -16,6 +16,7 @@ MAX_TTL_SECONDS = 30 * 24 * 3600
 """Thirty days. A sandbox that must live longer is `persistent`."""
 
 Metadata = dict[str, str]
+OnTimeout = Literal["kill", "hibernate"]
 TtlSeconds = Annotated[float, Meta(gt=0, le=MAX_TTL_SECONDS)]
 
 
@@ -23,6 +24,10 @@ class SandboxStatus(StrEnum):
     """Where a sandbox is in its life."""
 
     RUNNING = "running"
+    PAUSED = "paused"
+    """It uses no CPU and answers nothing until it is resumed."""
+    HIBERNATED = "hibernated"
+    """It is on the host's disk and uses no memory; the next command, cell or file operation wakes it."""
     STOPPING = "stopping"
     FAILED = "failed"
 
@@ -43,7 +48,9 @@ class CreateSandbox(RequestBody):
     ttl_seconds: TtlSeconds | None = None
     """Seconds until the sandbox is reaped, counted from its creation. Default 3600."""
     persistent: bool = False
-    """Never reaped; `ttl_seconds` has no effect while it is set."""
+    """Never reaped; `ttl_seconds` has no effect while it is set. Hibernated when it has been idle for some minutes."""
+    on_timeout: OnTimeout = "kill"
+    """What happens when `ttl_seconds` are over: `hibernate` keeps it on disk, and waking it gives it as many again."""
     metadata: Metadata = {}
     """At most 64 entries of 4 KiB. Keys that begin with `secret.` are stored but never returned."""
     env: dict[str, str] = {}
@@ -58,6 +65,7 @@ class CreateSandbox(RequestBody):
     network: Literal["none"] = "none"
     """Loopback only."""
     from_snapshot: str | None = None
+    """Id of a snapshot to go on from. Its template and sizes win over the ones given here; `env` can't be given."""
     workspace: str = ""
     """Name of the workspace to mount at `/workspace`; it is created when there is none of this name."""
     volumes: list[VolumeMount] = []
@@ -78,11 +86,13 @@ class SandboxInfo(Value):
     persistent: bool = False
     ttl_seconds: float = 0
     expires_at: datetime | None = None
-    """None for a persistent sandbox."""
+    """None for a persistent sandbox and for a paused one, whose clock is stopped. Of a hibernated one: when its image
+    is deleted."""
     boot_ms: float = 0
     """From the request's arrival until the guest was configured, measured by the daemon."""
     boot_mode: str = ""
-    """`snapshot`: restored from the template's baked snapshot. `cold`: booted, since there was none to use."""
+    """`snapshot`: restored from the template's baked snapshot or one of yours. `cold`: booted, since there was none to
+    use. `fork`: goes on from another sandbox."""
     engine: str = ""
     template_digest: str = ""
     enforced: dict[str, bool] = {}
@@ -91,6 +101,10 @@ class SandboxInfo(Value):
     """What could not be enforced in this sandbox, in words."""
     network: str = "none"
     from_snapshot: str | None = None
+    """The snapshot it was made from."""
+    forked_from: str | None = None
+    """The sandbox it was forked from."""
+    on_timeout: OnTimeout = "kill"
     workspace: str = ""
     """Name of the workspace at `/workspace`; empty when what is there ends with the sandbox."""
     volumes: list[VolumeMount] = []
@@ -104,6 +118,7 @@ class UpdateLifecycle(RequestBody):
     ttl_seconds: TtlSeconds | UnsetType = UNSET
     """Counted from now."""
     persistent: bool | UnsetType = UNSET
+    on_timeout: OnTimeout | UnsetType = UNSET
 
 
 class Lifecycle(Value):
@@ -114,6 +129,7 @@ class Lifecycle(Value):
     idle_seconds: float
     """Since the last command, cell or file operation."""
     expires_at: datetime | None = None
+    on_timeout: OnTimeout = "kill"
 
 
 class UpdateMetadata(RequestBody):

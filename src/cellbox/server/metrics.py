@@ -66,7 +66,12 @@ class _Sandboxes(Collector):
 
     def collect(self) -> Iterable[Metric]:
         sandboxes = self._control.sandboxes
-        yield GaugeMetricFamily("cellbox_sandboxes", "Sandboxes that exist now.", value=sandboxes.count())
+        yield GaugeMetricFamily("cellbox_sandboxes", "Sandboxes in memory now.", value=sandboxes.count())
+        hibernated = sandboxes.count_hibernated()
+        yield GaugeMetricFamily("cellbox_sandboxes_hibernated", "Sandboxes on disk now.", value=hibernated)
+        count, size = self._control.snapshots.count()
+        yield GaugeMetricFamily("cellbox_snapshots", "Snapshots that exist now.", value=count)
+        yield GaugeMetricFamily("cellbox_snapshot_bytes", "What all snapshots take on disk.", value=size)
         boots = CounterMetricFamily("cellbox_sandbox_boots", "Sandboxes made, by boot mode.", labels=["mode"])
         for mode, count in sandboxes.boots.items():
             boots.add_metric([mode], count)

@@ -29,6 +29,27 @@ class SandboxRow:
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     machine_id: str = ""
     """What the engine calls its machine; empty when that is the sandbox's own id."""
+    rest: bytes = b""
+    """JSON of what a hibernated sandbox needs to go on; empty while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRow:
+    """One snapshot. Its image lies on disk under its id, with a sealed manifest of its own."""
+
+    id: str
+    owner: str
+    sandbox_id: str
+    name: str
+    template: str
+    template_digest: str
+    size_bytes: int
+    sha256: str
+    cpu: float
+    memory_mb: int
+    disk_mb: int
+    created_at: float
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +119,18 @@ class Store(Protocol):
 
     async def list_workspaces(self) -> list[WorkspaceRow]:
         """All rows, by name."""
+        ...
+
+    async def save_snapshot(self, row: SnapshotRow) -> None:
+        """Insert or replace the row of this id."""
+        ...
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove a row; nothing happens when there is none."""
+        ...
+
+    async def list_snapshots(self) -> list[SnapshotRow]:
+        """All rows, newest first."""
         ...
 
     async def insert_key(self, row: KeyRow) -> bool:

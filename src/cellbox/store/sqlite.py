@@ -7,6 +7,7 @@ A transaction is on the disk when the call returns (WAL with `synchronous=FULL`)
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Mapping
@@ -18,13 +19,17 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from cellbox.errors import StorageFullError, StoreUnavailableError
-from cellbox.store.base import KeyRow, SandboxRow, WorkspaceRow
+from cellbox.store.base import KeyRow, SandboxRow, SnapshotRow, WorkspaceRow
 from cellbox.store.migrate import migrate
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 BUSY_TIMEOUT_SECONDS = 5.0
+_SANDBOX = (
+    "id, owner, template, template_digest, status, request, created_at, expires_at, persistent, metadata, machine_id,"
+    " rest"
+)
 MAX_PENDING_WRITES = 1024
 """Beyond this many waiting writes the disk can't keep up, and new ones are refused rather than queued."""
 
@@ -61,21 +66,17 @@ class SqliteStore:
         values = (
             *(row.id, row.owner, row.template, row.template_digest, row.status, row.request),
             *(row.created_at, row.expires_at, row.persistent),
-            *(msgspec.json.encode(dict(row.metadata)).decode(), row.machine_id),
+            *(msgspec.json.encode(dict(row.metadata)).decode(), row.machine_id, row.rest),
         )
-        await self._write(
-            lambda db: db.execute("REPLACE INTO sandboxes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        )
+        statement = f"REPLACE INTO sandboxes ({_SANDBOX}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+        await self._write(lambda db: db.execute(statement, values))
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
         await self._write(lambda db: db.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,)))
 
     async def list_sandboxes(self) -> list[SandboxRow]:
         def read(db: sqlite3.Connection) -> list[SandboxRow]:
-            rows = db.execute(
-                "SELECT id, owner, template, template_digest, status, request, created_at, expires_at, persistent,"
-                " metadata, machine_id FROM sandboxes ORDER BY created_at DESC, id"
-            )
+            rows = db.execute(f"SELECT {_SANDBOX} FROM sandboxes ORDER BY created_at DESC, id")  # noqa: S608
             return [_sandbox_row(row) for row in rows]
 
         return await self._write(read)
@@ -95,6 +96,24 @@ class SqliteStore:
                 WorkspaceRow(id=id_, owner=owner, name=name, size_mb=size_mb, created_at=created_at)
                 for id_, owner, name, size_mb, created_at in rows
             ]
+
+        return await self._write(read)
+
+    async def save_snapshot(self, row: SnapshotRow) -> None:
+        values = dataclasses.asdict(row)
+        marks = ", ".join(f":{name}" for name in values)
+        statement = f"REPLACE INTO snapshots ({', '.join(values)}) VALUES ({marks})"  # noqa: S608
+        await self._write(lambda db: db.execute(statement, values))
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._write(lambda db: db.execute("DELETE FROM snapshots WHERE id = ?", (snapshot_id,)))
+
+    async def list_snapshots(self) -> list[SnapshotRow]:
+        names = [field.name for field in dataclasses.fields(SnapshotRow)]
+        statement = f"SELECT {', '.join(names)} FROM snapshots ORDER BY created_at DESC, id"  # noqa: S608
+
+        def read(db: sqlite3.Connection) -> list[SnapshotRow]:
+            return [SnapshotRow(**dict(zip(names, row, strict=True))) for row in db.execute(statement)]
 
         return await self._write(read)
 
@@ -215,7 +234,8 @@ _EXPLANATIONS = {
 
 
 def _sandbox_row(row: tuple[Any, ...]) -> SandboxRow:
-    (id_, owner, template, digest, status, request, created_at, expires_at, persistent, metadata, machine_id) = row
+    (id_, owner, template, digest, status, request, created_at, expires_at, *others) = row
+    persistent, metadata, machine_id, rest = others
     return SandboxRow(
         id=id_,
         owner=owner,
@@ -228,6 +248,7 @@ def _sandbox_row(row: tuple[Any, ...]) -> SandboxRow:
         persistent=bool(persistent),
         metadata=msgspec.json.decode(metadata, type=dict[str, str]),
         machine_id=machine_id,
+        rest=rest,
     )
 
 

@@ -49,6 +49,10 @@ class Templates:
             self._ready.add(template.digest)
         return template
 
+    def rootfs(self, digest: str) -> Path | None:
+        """Return the root filesystem of a template's content, whatever its name is now; None when it is gone."""
+        return self._catalogue.directory(digest) / "rootfs" if self._catalogue.manifest(digest) is not None else None
+
     def baked_image(self, template: Template) -> Path | None:
         """Return the checkpoint to restore, or None if the template must be booted (or `ensure`d first)."""
         return bake.baked_image(template, self._engine)

@@ -34,7 +34,11 @@ class FakeControl:
         self.store = SqliteStore(settings.data_dir / "cellbox.sqlite")
         self.keys = Keys(self.store, settings.data_dir)
         self.sandboxes = FakeSandboxes()
+        self.snapshots = FakeSnapshots()
         self.engine = FakeEngine()
+
+    async def template_digests_in_use(self) -> set[str]:
+        return {row.template_digest for row in await self.store.list_sandboxes()}
 
     async def __aenter__(self) -> FakeControl:
         await self.store.start()
@@ -49,6 +53,11 @@ class FakeControl:
 class FakeEngine:
     async def probe(self) -> Probe:
         return Probe(engine="fake", version="0", usable=True)
+
+
+class FakeSnapshots:
+    def count(self) -> tuple[int, int]:
+        return 0, 0
 
 
 class FakeSandboxes:
@@ -88,6 +97,9 @@ class FakeSandboxes:
 
     def count(self) -> int:
         return len(self._live)
+
+    def count_hibernated(self) -> int:
+        return 0
 
 
 class FakeSandbox:

@@ -178,6 +178,40 @@ class ReadActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesce:
+    """Make ready for a checkpoint. Answer: `Done`, the last frame that the guest sends until `Continue` or `Renew`.
+
+    Operations in progress go on and wait with their output. The host sends nothing between the two either, so the
+    checkpoint holds no part of a frame, in neither direction.
+    """
+
+    op: ClassVar[str] = "quiesce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continue:
+    """After a checkpoint, to the guest that goes on: send what has waited. Answer: `Done`."""
+
+    op: ClassVar[str] = "continue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """First operation after the restore of a guest that was configured already. Answer: `Configured`.
+
+    Whoever asked for the operations in progress is not at this end of the channel: commands and cells go on, and
+    their output is dropped; uploads and cells that had not begun are given up. A clone also gets a name and identity
+    of its own, and fresh state for the random generators of every kernel.
+    """
+
+    op: ClassVar[str] = "renew"
+    hostname: str = ""
+    """Of a clone; empty for the same sandbox come back, which keeps its identity and its generators' state."""
+    entropy: str = ""
+    """64 hex digits, for a clone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
     """Answer: `Done`."""
 
@@ -206,6 +240,9 @@ Request = (
     | Pack
     | Unpack
     | ReadActivity
+    | Quiesce
+    | Continue
+    | Renew
     | Ping
 )
 # ------------------------------------------------------------------------------------- the guest's first word (HELLO)
@@ -291,6 +328,9 @@ ANSWERS: dict[type[Request], type[Outcome]] = {
     Pack: Packed,
     Unpack: Unpacked,
     ReadActivity: Activity,
+    Quiesce: Done,
+    Continue: Done,
+    Renew: Configured,
     Ping: Done,
 }
 """What each request is answered with when it is not a `Failure`."""

@@ -16,7 +16,7 @@ _FRAMES_PER_WRITE = 16
 class PipeWriter:
     """Queues frames for a non-blocking descriptor and writes what the pipe takes. Made inside the running loop."""
 
-    __slots__ = ("_descriptor", "_is_waiting", "_loop", "_on_broken", "_queue", "_room", "_size")
+    __slots__ = ("_descriptor", "_held", "_is_waiting", "_loop", "_on_broken", "_queue", "_room", "_size")
 
     def __init__(self, descriptor: int, on_broken: Callable[[], None]) -> None:
         """`on_broken` is told when nobody reads the pipe any more."""
@@ -28,11 +28,15 @@ class PipeWriter:
         self._room = asyncio.Event()
         self._room.set()
         self._is_waiting = False
+        self._held: list[bytes] | None = None
 
     def write(self, frame: bytes) -> None:
         """Queue one frame, and write what the pipe takes now."""
-        self._queue.append(frame)
         self._size += len(frame)
+        if self._held is not None:
+            self._held.append(frame)
+            return
+        self._queue.append(frame)
         if not self._is_waiting:
             self._flush()
 
@@ -41,8 +45,24 @@ class PipeWriter:
         """False when the queue is so long that a sender should wait."""
         return self._size < QUEUE_BYTES
 
+    def hold(self) -> None:
+        """Keep back what is written from now on, so that a checkpoint finds no frame half sent. Idempotent."""
+        if self._held is None:
+            self._held = []
+
+    def release(self, *, drop: bool = False) -> None:
+        """Undo `hold`: send what was kept back, or drop it. Idempotent."""
+        held, self._held = self._held or [], None
+        if drop:
+            self._size -= sum(map(len, held))
+            held = []
+        self._queue += held
+        if not self._is_waiting:
+            self._flush()
+
     async def wait_for_room(self) -> None:
-        if not self.has_room:
+        """Wait while the queue is long, or held back."""
+        while not self.has_room or self._held is not None:
             self._room.clear()
             await self._room.wait()
 
@@ -51,6 +71,7 @@ class PipeWriter:
         self._loop.remove_writer(self._descriptor)
         self._queue.clear()
         self._size = 0
+        self._held = None
         self._room.set()
 
     def _flush(self) -> None:

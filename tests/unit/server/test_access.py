@@ -37,7 +37,7 @@ ADMIN = {"delete_template", "build_template", "list_builds", "get_build", "get_b
 def ask(client: httpx2.Client, route: Route, sandbox_id: str = "nope", **options: Any) -> httpx2.Response:
     operation = route.operation
     path = route.prefixes[-1] + operation.path.format(
-        sandbox_id=sandbox_id, context_id="k1", name="base", build_id="b", prefix="pds_00000000"
+        sandbox_id=sandbox_id, snapshot_id="s", context_id="k1", name="base", build_id="b", prefix="pds_00000000"
     )
     query = {"path": "/x"} if "path" in operation.query else {}
     json = BODIES.get(operation.name) if route.decoder is not None else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellbox.errors import StoreUnavailableError
-from cellbox.store.base import KeyRow, SandboxRow, Store, WorkspaceRow
+from cellbox.store.base import KeyRow, SandboxRow, SnapshotRow, Store, WorkspaceRow
 from cellbox.store.sqlite import SqliteStore
 
 OpenStore = Callable[[], Store]
@@ -26,6 +26,21 @@ SANDBOX = SandboxRow(
     created_at=1000.5,
     expires_at=4600.5,
     metadata={"session": "s1", "name": "Zoë ☃"},
+)
+SNAPSHOT = SnapshotRow(
+    id="0d9e1c2b-5a3c-4f4e-9f7b-6d8c8a523a4f",
+    owner="ada",
+    sandbox_id=SANDBOX.id,
+    name="prepared ☃",
+    template="code-interpreter",
+    template_digest="sha256:00",
+    size_bytes=1 << 40,
+    sha256="ab" * 32,
+    cpu=1.5,
+    memory_mb=1024,
+    disk_mb=2048,
+    created_at=1000.5,
+    expires_at=4600.5,
 )
 WORKSPACE = WorkspaceRow(id="w1", owner="ada", name="thesis", size_mb=512, created_at=3.5)
 KEY = KeyRow(prefix="pds_00000001", digest=b"\x00\xff" * 16, owner="ada", label="laptop", is_admin=True, created_at=1.0)
@@ -59,9 +74,16 @@ async def test_a_name_is_one_workspace_of_its_owner(store: Store) -> None:
 async def test_rows_survive_a_restart(open_store: OpenStore) -> None:
     first = open_store()
     await first.start()
-    persistent = replace(SANDBOX, id="2", created_at=2000.0, expires_at=None, persistent=True, machine_id="m2")
+    persistent = replace(
+        SANDBOX, id="2", created_at=2000.0, expires_at=None, persistent=True, machine_id="m2", rest=b"{}"
+    )
     await first.save_sandbox(SANDBOX)
     await first.save_sandbox(persistent)
+    newer = replace(SNAPSHOT, id="s2", created_at=2000.0)
+    for row in (SNAPSHOT, newer, replace(SNAPSHOT, id="s3")):
+        await first.save_snapshot(row)
+    await first.delete_snapshot("s3")
+    await first.delete_snapshot("never there")
     assert await first.insert_key(KEY)
     identity = await first.installation_id()
     await first.aclose()
@@ -69,6 +91,7 @@ async def test_rows_survive_a_restart(open_store: OpenStore) -> None:
     second = open_store()
     await second.start()
     assert await second.list_sandboxes() == [persistent, SANDBOX]
+    assert await second.list_snapshots() == [newer, SNAPSHOT]
     assert second.list_keys() == [KEY]
     assert await second.installation_id() == identity
     assert len(identity) == 16

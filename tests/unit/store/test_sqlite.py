@@ -60,6 +60,7 @@ async def test_an_older_schema_is_migrated_and_backed_up(path: Path, monkeypatch
     await store.insert_key(KEY)
     await store.aclose()
 
+    known = len(load_migrations())
     newer = [*load_migrations(), "CREATE TABLE extra (name TEXT) STRICT;"]
     monkeypatch.setattr(migrate_module, "load_migrations", lambda: newer)
     store = SqliteStore(path)
@@ -67,10 +68,9 @@ async def test_an_older_schema_is_migrated_and_backed_up(path: Path, monkeypatch
     assert store.list_keys() == [KEY]
     await store.aclose()
 
-    latest = len(newer)
-    backup = path.with_name(f"cellbox.db.v{latest - 1}.backup")
+    backup = path.with_name(f"cellbox.db.v{known}.backup")
     assert backup.stat().st_mode & 0o777 == 0o600
-    for file, version in ((path, latest), (backup, latest - 1)):
+    for file, version in ((path, known + 1), (backup, known)):
         db = sqlite3.connect(file)
         assert schema_version(db) == version
         assert db.execute("SELECT count(*) FROM keys").fetchone() == (1,)

@@ -1,4 +1,4 @@
-"""The client: one daemon's sandboxes, workspaces, templates and keys."""
+"""The client: one daemon's sandboxes, snapshots, workspaces, templates and keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Self
 
 from cellbox.client._async._connection import AsyncConnection
 from cellbox.client._async._sandboxes import AsyncSandboxes
+from cellbox.client._async._snapshots import AsyncSnapshots
 from cellbox.client._async._templates import AsyncTemplates
 from cellbox.client._async._tokens import AsyncTokens
 from cellbox.client._async._transport import AsyncTransport
@@ -55,6 +56,7 @@ class AsyncClient:
         endpoint = resolve_endpoint(api_url, api_key)
         self._connection = AsyncConnection(endpoint, timeout_seconds=timeout_seconds, transport=transport)
         self.sandboxes = AsyncSandboxes(self._connection)
+        self.snapshots = AsyncSnapshots(self._connection)
         self.templates = AsyncTemplates(self._connection)
         self.workspaces = AsyncWorkspaces(self._connection)
         self.tokens = AsyncTokens(self._connection)

@@ -13,6 +13,7 @@ import msgspec
 from cellbox.client._async._connection import AsyncConnection
 from cellbox.client._async._context import AsyncCodeContext
 from cellbox.client._async._filesystem import AsyncFilesystem
+from cellbox.client._async._states import AsyncSandboxStates
 from cellbox.client._async._stream import AsyncEventStream
 from cellbox.client._codec import Query
 from cellbox.client._compat import AsyncLock, async_shielded
@@ -29,6 +30,7 @@ from cellbox.protocol.file_operations import SANDBOX_FILES
 from cellbox.protocol.sandboxes import (
     DEFAULT_TEMPLATE,
     Lifecycle,
+    OnTimeout,
     SandboxInfo,
     SandboxStatus,
     SandboxUsage,
@@ -44,16 +46,14 @@ LogStream = Literal["both", "stdout", "stderr"]
 _CLEAN_UP_SECONDS = 10.0
 
 
-class AsyncSandbox:
+class AsyncSandbox(AsyncSandboxStates):
     """One isolated machine. Make it with `AsyncSandbox.create`, find it again with `AsyncSandbox.get`.
 
     As a context manager it is killed at the end of the block, unless it is persistent.
     """
 
     def __init__(self, connection: AsyncConnection, info: SandboxInfo) -> None:
-        self._connection = connection
-        self._info = info
-        self._ids = {"sandbox_id": info.id}
+        super().__init__(connection, info)
         self._lock = AsyncLock()
         self._default_context: AsyncCodeContext | None = None
         self.filesystem = AsyncFilesystem(connection, SANDBOX_FILES, self._ids)
@@ -64,7 +64,9 @@ class AsyncSandbox:
         cls,
         template: str = DEFAULT_TEMPLATE,
         *,
+        from_snapshot: str | None = None,
         ttl_seconds: float | None = None,
+        on_timeout: OnTimeout = "kill",
         persistent: bool = False,
         metadata: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -81,8 +83,10 @@ class AsyncSandbox:
 
         Args:
             template: What it is made from: `code-interpreter`, `base`, `node` or one of your own.
+            from_snapshot: Id of a snapshot to go on from, whose template and sizes win over the ones given here.
             ttl_seconds: Its life from now; then it is removed, whatever became of this process. Default one hour, at
                 most 30 days.
+            on_timeout: `hibernate` puts it on disk when its time is over, instead of removing it.
             persistent: Let it live until it is killed, and not end with a `with` block.
             metadata: Labels to find it by.
             env: Environment variables of all its commands and kernels.
@@ -99,6 +103,8 @@ class AsyncSandbox:
 
         Raises:
             UnknownTemplateError: No such template.
+            SnapshotNotFoundError: No such snapshot, or it is someone else's.
+            SnapshotUnusableError: The snapshot is damaged, or was made by another engine, processor or Cellbox.
             CapacityError: There was no room for `retry_seconds`. Nothing was created.
             QuotaExceededError: The owner has as many sandboxes as it may.
             EngineUnavailableError: The host can't isolate; run `cellbox doctor` there.
@@ -107,7 +113,9 @@ class AsyncSandbox:
         client = client or await async_default_client()
         return await client.sandboxes.create(
             template,
+            from_snapshot=from_snapshot,
             ttl_seconds=ttl_seconds,
+            on_timeout=on_timeout,
             persistent=persistent,
             metadata=metadata,
             env=env,
@@ -189,17 +197,8 @@ class AsyncSandbox:
 
     @property
     def boot_mode(self) -> str:
-        """`snapshot` or `cold`."""
+        """`snapshot`, `cold` or `fork`."""
         return self._info.boot_mode
-
-    async def refresh(self) -> Self:
-        """Ask the daemon for the current `info`.
-
-        Raises:
-            SandboxNotFoundError: It is gone.
-        """
-        self._info = await self._connection.call(operations.get_sandbox, ids=self._ids)
-        return self
 
     async def kill(self) -> None:
         """Kill it and remove everything of it. One that is gone already is fine."""
@@ -218,6 +217,10 @@ class AsyncSandbox:
         """Let it live until it is killed, or make its TTL count again."""
         return await self._update_lifecycle(UpdateLifecycle(persistent=persistent))
 
+    async def set_on_timeout(self, on_timeout: OnTimeout) -> Lifecycle:
+        """Say what becomes of it when its time is over: `kill` or `hibernate`."""
+        return await self._update_lifecycle(UpdateLifecycle(on_timeout=on_timeout))
+
     async def _update_lifecycle(self, body: UpdateLifecycle) -> Lifecycle:
         lifecycle = await self._connection.call(operations.update_lifecycle, body, ids=self._ids)
         self._info = msgspec.structs.replace(
@@ -225,6 +228,7 @@ class AsyncSandbox:
             persistent=lifecycle.persistent,
             ttl_seconds=lifecycle.ttl_seconds,
             expires_at=lifecycle.expires_at,
+            on_timeout=lifecycle.on_timeout,
         )
         return lifecycle
 

@@ -15,7 +15,7 @@ from cellbox.client._errors import capacity_delays
 from cellbox.client._timeouts import CREATE_SECONDS
 from cellbox.errors import APIError
 from cellbox.protocol import operations
-from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox, VolumeMount
+from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox, OnTimeout, VolumeMount
 
 
 class AsyncSandboxes:
@@ -28,7 +28,9 @@ class AsyncSandboxes:
         self,
         template: str = DEFAULT_TEMPLATE,
         *,
+        from_snapshot: str | None = None,
         ttl_seconds: float | None = None,
+        on_timeout: OnTimeout = "kill",
         persistent: bool = False,
         metadata: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -43,7 +45,9 @@ class AsyncSandboxes:
         """Create a sandbox and wait until it can run code. Arguments and errors are those of `AsyncSandbox.create`."""
         body = CreateSandbox(
             template=template,
+            from_snapshot=from_snapshot,
             ttl_seconds=ttl_seconds,
+            on_timeout=on_timeout,
             persistent=persistent,
             metadata=dict(metadata or {}),
             env=dict(env or {}),

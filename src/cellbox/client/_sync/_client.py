@@ -1,4 +1,4 @@
-"""The client: one daemon's sandboxes, workspaces, templates and keys."""
+"""The client: one daemon's sandboxes, snapshots, workspaces, templates and keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Self
 
 from cellbox.client._sync._connection import Connection
 from cellbox.client._sync._sandboxes import Sandboxes
+from cellbox.client._sync._snapshots import Snapshots
 from cellbox.client._sync._templates import Templates
 from cellbox.client._sync._tokens import Tokens
 from cellbox.client._sync._transport import Transport
@@ -55,6 +56,7 @@ class Client:
         endpoint = resolve_endpoint(api_url, api_key)
         self._connection = Connection(endpoint, timeout_seconds=timeout_seconds, transport=transport)
         self.sandboxes = Sandboxes(self._connection)
+        self.snapshots = Snapshots(self._connection)
         self.templates = Templates(self._connection)
         self.workspaces = Workspaces(self._connection)
         self.tokens = Tokens(self._connection)

@@ -13,6 +13,7 @@ import msgspec
 from cellbox.client._sync._connection import Connection
 from cellbox.client._sync._context import CodeContext
 from cellbox.client._sync._filesystem import Filesystem
+from cellbox.client._sync._states import SandboxStates
 from cellbox.client._sync._stream import EventStream
 from cellbox.client._codec import Query
 from cellbox.client._compat import Lock, shielded
@@ -29,6 +30,7 @@ from cellbox.protocol.file_operations import SANDBOX_FILES
 from cellbox.protocol.sandboxes import (
     DEFAULT_TEMPLATE,
     Lifecycle,
+    OnTimeout,
     SandboxInfo,
     SandboxStatus,
     SandboxUsage,
@@ -44,16 +46,14 @@ LogStream = Literal["both", "stdout", "stderr"]
 _CLEAN_UP_SECONDS = 10.0
 
 
-class Sandbox:
+class Sandbox(SandboxStates):
     """One isolated machine. Make it with `Sandbox.create`, find it again with `Sandbox.get`.
 
     As a context manager it is killed at the end of the block, unless it is persistent.
     """
 
     def __init__(self, connection: Connection, info: SandboxInfo) -> None:
-        self._connection = connection
-        self._info = info
-        self._ids = {"sandbox_id": info.id}
+        super().__init__(connection, info)
         self._lock = Lock()
         self._default_context: CodeContext | None = None
         self.filesystem = Filesystem(connection, SANDBOX_FILES, self._ids)
@@ -64,7 +64,9 @@ class Sandbox:
         cls,
         template: str = DEFAULT_TEMPLATE,
         *,
+        from_snapshot: str | None = None,
         ttl_seconds: float | None = None,
+        on_timeout: OnTimeout = "kill",
         persistent: bool = False,
         metadata: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -81,8 +83,10 @@ class Sandbox:
 
         Args:
             template: What it is made from: `code-interpreter`, `base`, `node` or one of your own.
+            from_snapshot: Id of a snapshot to go on from, whose template and sizes win over the ones given here.
             ttl_seconds: Its life from now; then it is removed, whatever became of this process. Default one hour, at
                 most 30 days.
+            on_timeout: `hibernate` puts it on disk when its time is over, instead of removing it.
             persistent: Let it live until it is killed, and not end with a `with` block.
             metadata: Labels to find it by.
             env: Environment variables of all its commands and kernels.
@@ -99,6 +103,8 @@ class Sandbox:
 
         Raises:
             UnknownTemplateError: No such template.
+            SnapshotNotFoundError: No such snapshot, or it is someone else's.
+            SnapshotUnusableError: The snapshot is damaged, or was made by another engine, processor or Cellbox.
             CapacityError: There was no room for `retry_seconds`. Nothing was created.
             QuotaExceededError: The owner has as many sandboxes as it may.
             EngineUnavailableError: The host can't isolate; run `cellbox doctor` there.
@@ -107,7 +113,9 @@ class Sandbox:
         client = client or default_client()
         return client.sandboxes.create(
             template,
+            from_snapshot=from_snapshot,
             ttl_seconds=ttl_seconds,
+            on_timeout=on_timeout,
             persistent=persistent,
             metadata=metadata,
             env=env,
@@ -189,17 +197,8 @@ class Sandbox:
 
     @property
     def boot_mode(self) -> str:
-        """`snapshot` or `cold`."""
+        """`snapshot`, `cold` or `fork`."""
         return self._info.boot_mode
-
-    def refresh(self) -> Self:
-        """Ask the daemon for the current `info`.
-
-        Raises:
-            SandboxNotFoundError: It is gone.
-        """
-        self._info = self._connection.call(operations.get_sandbox, ids=self._ids)
-        return self
 
     def kill(self) -> None:
         """Kill it and remove everything of it. One that is gone already is fine."""
@@ -218,6 +217,10 @@ class Sandbox:
         """Let it live until it is killed, or make its TTL count again."""
         return self._update_lifecycle(UpdateLifecycle(persistent=persistent))
 
+    def set_on_timeout(self, on_timeout: OnTimeout) -> Lifecycle:
+        """Say what becomes of it when its time is over: `kill` or `hibernate`."""
+        return self._update_lifecycle(UpdateLifecycle(on_timeout=on_timeout))
+
     def _update_lifecycle(self, body: UpdateLifecycle) -> Lifecycle:
         lifecycle = self._connection.call(operations.update_lifecycle, body, ids=self._ids)
         self._info = msgspec.structs.replace(
@@ -225,6 +228,7 @@ class Sandbox:
             persistent=lifecycle.persistent,
             ttl_seconds=lifecycle.ttl_seconds,
             expires_at=lifecycle.expires_at,
+            on_timeout=lifecycle.on_timeout,
         )
         return lifecycle
 

@@ -25,6 +25,7 @@ class BridgeKernel(Kernel):
 
     answer_seconds = 50.0
     """A kernel of another language takes seconds to start, more on a busy host."""
+    can_reseed = False
 
     def __init__(
         self, table: processes.Processes, link: Link, pid: int, ended: asyncio.Future[int], spec: Kernelspec

@@ -53,7 +53,9 @@ class Execution:
         loop = asyncio.get_running_loop()
         started = loop.time()
         kernel.note_children()
-        document = json.dumps({"op": "run", "code": request.code, "env": request.env})
+        reseed, kernel.must_reseed = kernel.must_reseed, False
+        asked = {"op": "run", "code": request.code, "env": request.env, **({"reseed": True} if reseed else {})}
+        document = json.dumps(asked)
         timer = None
         if request.timeout_seconds is not None:
             timer = loop.call_later(request.timeout_seconds, self.stop, "timeout")

@@ -20,6 +20,7 @@ from cellbox.wire.frames import Kind
 _START_SECONDS = 60.0  # matplotlib lists every font at its first import
 _ANSWER_SECONDS = 10.0
 _HARD_INTERRUPT = signal.SIGRTMIN + 5  # `process.HARD_INTERRUPT`; that module is not for PID 1
+_RESEED = signal.SIGRTMIN + 6  # `process.RESEED`
 ARCHIVE = __file__.partition("/cellbox/guest/")[0]
 _BOOTSTRAP = "import sys; sys.path.insert(0, {0!r}); from cellbox.guest.kernel.zygote import main; main(3, {0!r})"
 
@@ -34,6 +35,8 @@ class Kernel:
     answer_seconds = _ANSWER_SECONDS
     title = "Python"
     """What it is called where its end is told of."""
+    can_reseed = True
+    """Whether its random state can be replaced."""
 
     def __init__(self, table: processes.Processes, link: Link, pid: int, ended: asyncio.Future[int]) -> None:
         self.link = link
@@ -41,6 +44,8 @@ class Kernel:
         self.ended = ended
         """Resolves to the wait status."""
         self.ran_out_of_memory = False
+        self.must_reseed = False
+        """Whether the next cell is to begin with fresh random state."""
         self.adoption: dict[str, Any] = {}
         """What `adopt` says beside the context's directory and variables."""
         self._table = table
@@ -75,6 +80,12 @@ class Kernel:
 
     def note_end_of_cell(self) -> None:
         """A cell has ended, and the kernel lives on."""
+
+    def reseed(self) -> None:
+        """Have it draw other numbers than its clones: a cell that runs now, its threads, and every cell to come."""
+        if self.can_reseed:
+            self.must_reseed = True  # the signal may come a moment after the next cell has begun
+            processes.send(self.pid, _RESEED)  # type: ignore[arg-type]
 
     def owns(self, pid: int) -> bool:
         """Tell whether the end of this process is the kernel's end."""

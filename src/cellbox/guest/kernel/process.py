@@ -22,6 +22,8 @@ from cellbox.wire.frames import DataChannel, FrameReader, MessageAssembler
 
 HARD_INTERRUPT = signal.SIGRTMIN + 5
 """Interrupts a cell that ignores SIGINT or catches `KeyboardInterrupt`, and still keeps the kernel's state."""
+RESEED = signal.SIGRTMIN + 6
+"""The sandbox is a clone: whatever runs now draws other numbers from here on."""
 _PRIVATE_FD = 200  # where our descriptors live, out of the way of scripts that count or close from 3 up
 
 
@@ -76,6 +78,7 @@ class Kernel:
         self._flush_before_children()
         self._shell.connect(self._outbox)
         self._shell.warm_up()
+        signal.signal(RESEED, lambda *_: _reseed(""))
         _reseed("")  # OpenSSL and numpy set up their generators at the first use, which takes 30 ms
         return {"type": "ready"}
 
@@ -107,7 +110,9 @@ class Kernel:
         time.tzset()
         return {"type": "ready"}
 
-    def _run(self, code: str, env: dict[str, str]) -> dict[str, Any]:
+    def _run(self, code: str, env: dict[str, str], reseed: bool = False) -> dict[str, Any]:
+        if reseed:
+            _reseed("")
         started = time.monotonic()
         before = {name: os.environ.get(name) for name in env}
         os.environ.update(env)

@@ -31,6 +31,11 @@ class Spares:
         if self._forks:
             await asyncio.wait(self._forks)
 
+    def ready(self) -> list[Kernel]:
+        """Those that wait already. One that is being forked mixes fresh randomness in at its start."""
+        done = [fork for fork in self._forks if fork.done() and not fork.cancelled()]
+        return [fork.result() for fork in done if fork.exception() is None]
+
     async def take(self) -> Kernel | None:
         """Return a kernel, waiting for one that is being forked; None when there is none."""
         while self._forks:

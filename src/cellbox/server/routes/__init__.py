@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from cellbox.server.routes import account, commands, contexts, files, sandboxes, system, templates, workspaces
+from cellbox.server.routes import (
+    account,
+    commands,
+    contexts,
+    files,
+    sandboxes,
+    snapshots,
+    system,
+    templates,
+    workspaces,
+)
 from cellbox.server.routing import Route
 
 
 def all_routes() -> list[Route]:
     """Every route of the server."""
-    modules = (sandboxes, commands, contexts, files, workspaces, templates, account, system)
+    modules = (sandboxes, snapshots, commands, contexts, files, workspaces, templates, account, system)
     return [route for module in modules for route in module.handlers.routes]

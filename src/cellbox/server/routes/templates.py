@@ -50,7 +50,7 @@ async def delete_template(call: Call[None]) -> None:
     name = call.parameters["name"]
     if name in builtin_names():
         raise errors.PermissionDeniedError("global templates cannot be deleted")
-    in_use = {row.template_digest for row in await call.control.store.list_sandboxes()}
+    in_use = await call.control.template_digests_in_use()
     await call.control.templates.delete(name, in_use=in_use)
 
 
