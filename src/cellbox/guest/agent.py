@@ -19,6 +19,8 @@ from cellbox import _version
 from cellbox.guest import commands, files, memory, processes, system, watch
 from cellbox.guest.channel import Channel, Handler, Refusal, Stream
 from cellbox.guest.contexts import Contexts
+from cellbox.guest.foreground import Foreground
+from cellbox.guest.shells import Shells
 from cellbox.wire import frames
 from cellbox.wire.messages import (
     Activity,
@@ -55,11 +57,13 @@ class Agent:
         self._namespace: system.Namespace | None = None
         self._processes = processes.Processes()
         self._commands = commands.Commands(self._processes)
+        self._shells = Shells(self._processes, self._commands)
+        self._foreground = Foreground(self._commands, self._shells)
         self._contexts = Contexts(self._processes)
-        self._watcher = memory.Watcher(self._processes, self._commands, self._contexts, self._log)
+        self._watcher = memory.Watcher(self._processes, self._foreground, self._contexts, self._log)
         self._contexts.free_bytes = self._watcher.free_bytes
         self._watches = watch.Watches()
-        self._commands.on_start = self._watcher.wake
+        self._commands.on_start = self._shells.on_start = self._watcher.wake
         self._is_configured = False
         self._background: set[asyncio.Task[None]] = set()
         self._channel = Channel(0, 1, self._handlers())
@@ -99,6 +103,7 @@ class Agent:
             **files.handlers(),
             **self._watches.handlers(),
             **self._commands.handlers(),
+            **self._shells.handlers(),
             **self._contexts.handlers(),
             ReadActivity: self._read_activity,
             Quiesce: self._quiesce,
@@ -132,9 +137,10 @@ class Agent:
     async def _read_activity(self, _stream: Stream, _request: ReadActivity) -> Activity:
         cells, threads = self._contexts.activity()
         # The start command and whatever else is left: all but kernels and what belongs to commands in progress.
-        busy = self._commands.members(self._processes.snapshot()) if self._commands.running else set[int]()
+        is_busy = self._foreground.running
+        busy = self._foreground.members(self._processes.snapshot()) if is_busy else self._foreground.waiting()
         background = len(self._processes.background(busy))
-        return Activity(commands=self._commands.running + cells, background_processes=background + threads)
+        return Activity(commands=is_busy + cells, background_processes=background + threads)
 
     async def _configure(self, _stream: Stream, request: Configure) -> Configured:
         if self._is_configured:

@@ -78,6 +78,19 @@ class Commands:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def shell(self) -> str:
+        """The path of the shell that commands run in; empty when there is none."""
+        return self._shell
+
+    def environment_for(self, account: accounts.Account, extra: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of what `account` starts. Raises `Refusal` for what can be no variable."""
+        env = environment(self._base, account, extra)
+        for name, value in env.items():
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                raise Refusal("invalid_request", f"no possible environment variable: {name[:100]!r}")
+        return env
+
     def members(self, table: Mapping[int, processes.Process]) -> set[int]:
         """Return the pids in `table` that belong to commands in progress, without the cost of reading environments."""
         found: set[int] = set()
@@ -96,9 +109,9 @@ class Commands:
     async def run(self, stream: Stream, request: Exec) -> Exited:
         """Answer an `Exec`."""
         started = time.monotonic()
-        account = _find_account(request.user)
+        account = find_account(request.user)
         token = secrets.token_hex(8)
-        env = environment(self._base, account, {**request.env, processes.MARKER: token})
+        env = self.environment_for(account, {**request.env, processes.MARKER: token})
         command = self._spawn(request, account, env, token)
         self._running[command.child.pid] = command
         self.on_start()
@@ -116,13 +129,10 @@ class Commands:
     def _spawn(self, request: Exec, account: accounts.Account, env: dict[str, str], token: str) -> _Command:
         if not self._shell:
             raise Refusal("invalid_request", "this sandbox has no shell to run commands with")
-        cwd = _directory(request.cwd, account)
+        cwd = find_directory(request.cwd, account)
         text = os.fsencode(request.command)
         if b"\0" in text:
             raise Refusal("invalid_request", "a command can't contain a NUL character")
-        for name, value in env.items():
-            if not name or "=" in name or "\0" in name or "\0" in value:
-                raise Refusal("invalid_request", f"no possible environment variable: {name[:100]!r}")
         ours: list[int] = []
         theirs: list[int] = []
         try:
@@ -259,14 +269,16 @@ def _script(text: bytes) -> int:
     return script
 
 
-def _find_account(user: str) -> accounts.Account:
+def find_account(user: str) -> accounts.Account:
+    """Return who a command runs as; empty stands for root. Raises `Refusal`."""
     try:
         return accounts.find(user) if user else accounts.find("root")
     except LookupError as error:
         raise Refusal("invalid_request", error.args[0]) from None
 
 
-def _directory(cwd: str, account: accounts.Account) -> str:
+def find_directory(cwd: str, account: accounts.Account) -> str:
+    """Return where a command runs; empty stands for the sandbox's own directory. Raises `Refusal`."""
     path = cwd or system.DEFAULT_DIRECTORY
     if not path.startswith("/") or "\0" in path:
         raise Refusal("invalid_request", f"the working directory must be an absolute path: {path!r}")

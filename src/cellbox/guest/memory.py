@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from typing import Protocol
 
 from cellbox.guest import processes
-from cellbox.guest.commands import Commands
+from cellbox.guest.foreground import Foreground
 
 _GROWTH_BYTES_PER_SECOND = 2 * 1024**3
 """How fast memory can be filled: 1 GB/s was measured under gVisor on two cores; twice that is taken."""
@@ -52,10 +52,10 @@ class Watcher:
     """Watches while something runs. Limits are enforced by killing, the largest first; the guest itself is spared."""
 
     def __init__(
-        self, table: processes.Processes, commands: Commands, kernels: Kernels, log: Callable[[str], None]
+        self, table: processes.Processes, foreground: Foreground, kernels: Kernels, log: Callable[[str], None]
     ) -> None:
         self._processes = table
-        self._commands = commands
+        self._foreground = foreground
         self._kernels = kernels
         self._log = log
         self._limit = 0
@@ -107,7 +107,7 @@ class Watcher:
         """Look once and enforce what is exceeded. False when nothing of the user's runs."""
         count = self._count = self._processes.count()
         self._free = self._limit + self._own - self._used()
-        if not self._commands.running and self._kernels.activity() == (0, 0) and not self._processes.background(()):
+        if not self._foreground.running and self._kernels.activity() == (0, 0) and not self._processes.background(self._foreground.waiting()):
             self._forgive_engine()
             self._free = self._limit + self._own - self._used()
             if self._free >= 0:
@@ -150,7 +150,7 @@ class Watcher:
             await self._end_swarm(over, lambda process: process.resident_bytes)
             return
         self._log(f"{over}; killing process {victim.name!r}, which uses {victim.resident_bytes >> 20} MB")
-        if not self._commands.note_out_of_memory(victim.pid, table):
+        if not self._foreground.note_out_of_memory(victim.pid, table):
             if self._processes.is_kernel(victim):
                 self._kernels.note_out_of_memory(victim.pid)
             elif victim.pid == victim.group:
@@ -176,7 +176,7 @@ class Watcher:
         size = sum(process.session == session for process in table.values())
         self._log(f"{why}; killing session {session} with its {size} processes")
         self._kernels.note_out_of_memory(session)
-        if not self._commands.note_out_of_memory(session, table):
+        if not self._foreground.note_out_of_memory(session, table):
             await self._processes.kill_members(session, self._marker(session, table))
         await self._wait_until_gone(session)
         self._crowded_since = None

@@ -256,6 +256,14 @@ class Processes:
         finally:
             os.close(handle)
 
+    def directory_of(self, pid: int) -> str:
+        """Return the working directory of a process, as this one would name it; empty when there is none to name."""
+        try:
+            path = os.readlink(f"{pid}/cwd", dir_fd=self._table)
+        except OSError:
+            return ""
+        return path.removesuffix(" (deleted)") if path.startswith("/") else ""
+
     def is_kernel(self, process: Process) -> bool:
         """Tell whether a process is a kernel: declared as one, or forked by the zygote."""
         return process.pid in self._kernels or (process.parent in self._own and process.parent in self._zygotes)
@@ -294,7 +302,7 @@ class Processes:
         )
 
 
-def send(pid: int, number: signal.Signals, *, group: bool = False) -> bool:
+def send(pid: int, number: int, *, group: bool = False) -> bool:
     """Send a signal; False when there is nobody to take it."""
     try:
         if group:

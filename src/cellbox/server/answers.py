@@ -13,6 +13,7 @@ from cellbox import errors
 from cellbox.protocol.account import ErrorBody
 from cellbox.protocol.commands import DEFAULT_COMMAND_TIMEOUT_SECONDS, CommandResult, RunCommand
 from cellbox.protocol.contexts import Execution
+from cellbox.protocol.values import Value
 from cellbox.server.call import Answer
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -117,6 +118,11 @@ def error_body(error: errors.APIError | TimedOutError, request_id: str) -> Error
         details=error.details,
         request_id=request_id,
     )
+
+
+def render_error(error: errors.APIError | TimedOutError, request_id: str) -> tuple[int, Value]:
+    """Return the status and the body of an error."""
+    return error_status(error), error_body(error, request_id)
 
 
 def error_status(error: errors.APIError | TimedOutError) -> int:

@@ -217,9 +217,9 @@ class _Exchange:
         await self._send_error(known, extra)
 
     async def _send_error(self, error: errors.APIError | answers.TimedOutError, extra: RawHeaders) -> None:
-        body = answers.error_body(error, self.request_id.decode())
-        headers = [*answers.error_headers(error), *extra]
-        await answers.send_json(self.send, answers.error_status(error), body, headers)
+        render = self.route.render_error if self.route is not None else answers.render_error
+        status, body = render(error, self.request_id.decode())
+        await answers.send_json(self.send, status, body, [*answers.error_headers(error), *extra])
 
 
 _HEADERS_FROM_DETAILS = {"allow": b"allow", "content_range": b"content-range"}

@@ -9,13 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from cellbox import errors
+from cellbox.errors import APIError
 from cellbox.protocol.operations import Operation
+from cellbox.protocol.values import Value
+from cellbox.server.answers import TimedOutError, render_error
 from cellbox.server.call import Answer, Call
 
 BodyT = TypeVar("BodyT")
 ResultT = TypeVar("ResultT")
 
 Handler = Callable[[Call[BodyT]], Awaitable[ResultT | Answer]]
+ErrorRenderer = Callable[[APIError | TimedOutError, str], tuple[int, Value]]
+"""Gives the status and the body for an error, and the request's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +32,15 @@ class Route:
     prefixes: tuple[str, ...]
     decoder: msgspec.json.Decoder[Any] | None
     """None when the operation takes no JSON."""
+    render_error: ErrorRenderer
 
 
 class Handlers:
-    """Collects the routes of one module."""
+    """Collects the routes of one module, or of one wire, whose errors have a shape of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, render_error: ErrorRenderer = render_error) -> None:
         self.routes: list[Route] = []
+        self._render_error = render_error
 
     def handles(
         self, operation: Operation[BodyT, ResultT], *, prefixes: tuple[str, ...] = ("/v1",)
@@ -43,7 +50,7 @@ class Handlers:
         def bind(handler: Handler[BodyT, ResultT]) -> Handler[BodyT, ResultT]:
             is_json = operation.body not in (bytes, type(None))
             decoder = msgspec.json.Decoder(operation.body) if is_json else None
-            self.routes.append(Route(operation, handler, prefixes, decoder))
+            self.routes.append(Route(operation, handler, prefixes, decoder, self._render_error))
             return handler
 
         return bind

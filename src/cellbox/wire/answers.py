@@ -24,6 +24,8 @@ FAILURE_CODES = frozenset(
         "unknown_language",
         "context_not_found",
         "context_limit",
+        "shell_not_found",
+        "shell_limit",
         "path_not_found",
         "path_conflict",
         "permission_denied",
@@ -64,6 +66,40 @@ class Exited:
     reason: Literal["exited", "timeout", "idle_timeout", "cancelled", "out_of_memory"] = "exited"
     survivors: int = 0
     """Processes of the command's group that still run (background jobs after a normal end)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellInfo:
+    """One shell."""
+
+    type: Literal["shell"] = "shell"
+    shell_id: str
+    cwd: str
+    is_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellList:
+    type: Literal["shells"] = "shells"
+    shells: list[ShellInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellDone:
+    """How a command in a shell ended."""
+
+    type: Literal["shell_done"] = "shell_done"
+    exit_code: int
+    """As a shell reports it: 128 + n for death by signal n."""
+    cwd: str
+    """Where the shell is now."""
+    duration_ms: float
+    reason: Literal["exited", "timeout", "idle_timeout", "cancelled", "interrupted", "out_of_memory", "died"] = "exited"
+    """`died`: the shell itself was killed or replaced by the command."""
+    state_kept: bool = True
+    """False when another shell had to take its place, with nothing of its directory, variables and functions."""
+    late_dropped_bytes: int = 0
+    """What background jobs printed before this command, beyond what is kept of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ from cellbox.wire.answers import (
     LanguageList,
     Listed,
     Packed,
+    ShellDone,
+    ShellInfo,
+    ShellList,
     Unpacked,
 )
 from cellbox.wire.answers import CellError as CellError
@@ -103,6 +106,58 @@ class Exec:
     """End the command when it prints nothing for this long."""
     has_stdin: bool = False
     """False: stdin is empty and at its end at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenShell:
+    """Start a shell that keeps its state between commands, unless there is one of this id. Answer: `ShellInfo`."""
+
+    op: ClassVar[str] = "shell.open"
+    shell_id: str
+    cwd: str = ""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInShell:
+    """Run a command in a shell; those of one shell run one after another in the order of arrival.
+
+    Out: `LateOutput` if background jobs printed since the last one, then DATA: stdout and stderr as one. Answer:
+    `ShellDone`. At a time limit or CANCEL the command is interrupted, and killed if that does not end it.
+    """
+
+    op: ClassVar[str] = "shell.run"
+    shell_id: str
+    command: str
+    timeout_seconds: float | None = None
+    """Counted from when the command starts, not while it queues."""
+    idle_timeout_seconds: float | None = None
+    terminal: bool = False
+    """Its output is a terminal of 120 columns and 40 lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptShell:
+    """Interrupt what the shell runs now, if anything. Answer: `Interrupted`."""
+
+    op: ClassVar[str] = "shell.interrupt"
+    shell_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseShell:
+    """End the shell and everything its commands left running. Answer: `Done`."""
+
+    op: ClassVar[str] = "shell.close"
+    shell_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListShells:
+    """Answer: `ShellList`."""
+
+    op: ClassVar[str] = "shell.list"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +276,11 @@ class Ping:
 Request = (
     Configure
     | Exec
+    | OpenShell
+    | RunInShell
+    | InterruptShell
+    | CloseShell
+    | ListShells
     | CreateContext
     | RunCell
     | InterruptContext
@@ -303,12 +363,17 @@ class LogLine:
 
 Outcome = (
     Failure | Done | Configured | Exited | CellDone | ContextInfo | ContextList | LanguageList | Interrupted | FileRead
-    | FileWritten | FileInfo | Listed | Packed | Unpacked | Activity
+    | FileWritten | FileInfo | Listed | Packed | ShellDone | ShellInfo | ShellList | Unpacked | Activity
 )  # fmt: skip
 Event = Display | LateOutput | Entries | FileOpened | FileChanges | LogLine
 ANSWERS: dict[type[Request], type[Outcome]] = {
     Configure: Configured,
     Exec: Exited,
+    OpenShell: ShellInfo,
+    RunInShell: ShellDone,
+    InterruptShell: Interrupted,
+    CloseShell: Done,
+    ListShells: ShellList,
     CreateContext: ContextInfo,
     RunCell: CellDone,
     InterruptContext: Interrupted,

@@ -14,6 +14,10 @@ from cellbox.server.routes import (
     workspaces,
 )
 from cellbox.server.routing import Route
+from cellbox.server.sandkasten import commands as sandkasten_commands
+from cellbox.server.sandkasten import files as sandkasten_files
+from cellbox.server.sandkasten import sessions as sandkasten_sessions
+from cellbox.server.sandkasten import workspaces as sandkasten_workspaces
 
 
 def all_routes() -> list[Route]:
