@@ -33,6 +33,8 @@ GROUPS = {
     "Snapshots and forks": ("take_snapshot", "list_snapshots", "get_snapshot", "delete_snapshot", "fork_sandbox",
                             "fork_tree", "promote_sandbox"),
     "Commands": ("run_command", "stream_command"),
+    "Shells": ("create_shell", "list_shells", "get_shell", "close_shell", "run_in_shell", "stream_in_shell",
+               "interrupt_shell"),
     "Code contexts": ("create_context", "list_contexts", "close_context", "run_code", "stream_code", "interrupt_context",
                       "restart_context", "list_languages", "run_once"),
     "Files": ("read_file", "write_file", "remove_file", "list_directory", "stat_file", "make_directory", "move_file",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cellbox.client._async._context import AsyncCodeContext
     from cellbox.client._async._filesystem import AsyncFilesystem
     from cellbox.client._async._sandbox import AsyncSandbox
+    from cellbox.client._async._shell import AsyncShell
     from cellbox.client._async._stream import AsyncEventStream
     from cellbox.client._async._watch import AsyncFileWatch
     from cellbox.client._async._workspaces import AsyncWorkspace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from cellbox.client._sync._context import CodeContext
     from cellbox.client._sync._filesystem import Filesystem
     from cellbox.client._sync._sandbox import Sandbox
+    from cellbox.client._sync._shell import Shell
     from cellbox.client._sync._stream import EventStream
     from cellbox.client._sync._watch import FileWatch
     from cellbox.client._sync._workspaces import Workspace
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         QuotaExceededError,
         SandboxNotFoundError,
         SandboxNotRunningError,
+        ShellNotFoundError,
         SnapshotNotFoundError,
         SnapshotUnusableError,
         StorageFullError,
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
     from cellbox.protocol.contexts import CellDisplay, CellEnded
     from cellbox.protocol.files import FileChange, FileInfo, Unpacked
     from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage, VolumeMount
+    from cellbox.protocol.shells import ShellCommandEnded, ShellInfo, ShellOutput, ShellResult
     from cellbox.protocol.snapshots import Promotion, SnapshotInfo
     from cellbox.protocol.workspaces import WorkspaceInfo
 
@@ -86,6 +90,7 @@ __all__ = [
     "AsyncFileWatch",
     "AsyncFilesystem",
     "AsyncSandbox",
+    "AsyncShell",
     "AsyncWorkspace",
     "AuthenticationError",
     "CapacityError",
@@ -128,6 +133,12 @@ __all__ = [
     "SandboxNotRunningError",
     "SandboxStatus",
     "SandboxUsage",
+    "Shell",
+    "ShellCommandEnded",
+    "ShellInfo",
+    "ShellNotFoundError",
+    "ShellOutput",
+    "ShellResult",
     "SnapshotInfo",
     "SnapshotNotFoundError",
     "SnapshotUnusableError",
@@ -155,6 +166,7 @@ _HOMES = {
     "cellbox.client._async._context": "AsyncCodeContext",
     "cellbox.client._async._filesystem": "AsyncFilesystem",
     "cellbox.client._async._sandbox": "AsyncSandbox",
+    "cellbox.client._async._shell": "AsyncShell",
     "cellbox.client._async._stream": "AsyncEventStream",
     "cellbox.client._async._watch": "AsyncFileWatch",
     "cellbox.client._async._workspaces": "AsyncWorkspace",
@@ -163,12 +175,14 @@ _HOMES = {
     "cellbox.client._sync._context": "CodeContext",
     "cellbox.client._sync._filesystem": "Filesystem",
     "cellbox.client._sync._sandbox": "Sandbox",
+    "cellbox.client._sync._shell": "Shell",
     "cellbox.client._sync._stream": "EventStream",
     "cellbox.client._sync._watch": "FileWatch",
     "cellbox.client._sync._workspaces": "Workspace",
     "cellbox.protocol.commands": "CommandExited CommandResult StderrChunk StdoutChunk",
     "cellbox.protocol.contexts": "CellDisplay CellEnded",
     "cellbox.protocol.files": "FileChange FileInfo Unpacked",
+    "cellbox.protocol.shells": "ShellCommandEnded ShellInfo ShellOutput ShellResult",
     "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage VolumeMount",
     "cellbox.protocol.snapshots": "Promotion SnapshotInfo",
     "cellbox.protocol.workspaces": "WorkspaceInfo",

@@ -14,6 +14,7 @@ CellboxError
     ├── NotFoundError             404
     │   ├── SandboxNotFoundError
     │   ├── ContextNotFoundError
+    │   ├── ShellNotFoundError
     │   ├── TemplateNotFoundError
     │   ├── KeyNotFoundError
     │   ├── WorkspaceNotFoundError
@@ -145,6 +146,10 @@ class NotFoundError(APIError, code="not_found", status=404):
 
 class SandboxNotFoundError(NotFoundError, code="sandbox_not_found", status=404):
     """No such sandbox: never created, killed, or past its TTL."""
+
+
+class ShellNotFoundError(NotFoundError, code="shell_not_found", status=404):
+    """No such shell in this sandbox: it was closed or never was."""
 
 
 class ContextNotFoundError(NotFoundError, code="context_not_found", status=404):

@@ -14,9 +14,10 @@ from cellbox.protocol.commands import CommandExited
 from cellbox.protocol.contexts import CellEnded
 from cellbox.protocol.files import WatchEnded
 from cellbox.protocol.operations import Operation
+from cellbox.protocol.shells import ShellCommandEnded
 from cellbox.protocol.templates import BuildEnded
 
-_TERMINAL = (CommandExited, CellEnded, BuildEnded, WatchEnded)
+_TERMINAL = (CommandExited, ShellCommandEnded, CellEnded, BuildEnded, WatchEnded)
 
 
 def is_terminal(event: object) -> bool:

@@ -32,6 +32,8 @@ _FAILURES: dict[str, type[errors.APIError]] = {
     "unknown_language": errors.UnknownLanguageError,
     "context_not_found": errors.ContextNotFoundError,
     "context_limit": errors.QuotaExceededError,
+    "shell_not_found": errors.ShellNotFoundError,
+    "shell_limit": errors.QuotaExceededError,
     "path_not_found": errors.PathNotFoundError,
     "path_conflict": errors.PathConflictError,
     "permission_denied": errors.PermissionDeniedError,

@@ -18,6 +18,7 @@ from cellbox.control.files import Files
 from cellbox.control.guest import Guest
 from cellbox.control.logs import SandboxLog
 from cellbox.control.settings import Settings
+from cellbox.control.shells import Shells
 from cellbox.control.workspaces import Hold
 from cellbox.engines.base import EngineFault, MachineSpec
 from cellbox.protocol.sandboxes import (
@@ -95,6 +96,7 @@ class LiveSandbox:
         self.birth = birth
         self.hold = hold
         self.commands = Commands(guest)
+        self.shells = Shells(guest)
         self.contexts = Contexts(guest, row.id)
         self.files = Files(guest)
         self.failure = ""
@@ -209,6 +211,10 @@ class LiveSandbox:
             expires_at=self._expires_at(),
             on_timeout=self._on_timeout,
         )
+
+    def keep_alive(self) -> None:
+        """Begin the TTL anew. Not stored: a sandbox does not outlive its daemon."""
+        self.clock.set(self.clock.ttl_seconds)
 
     async def update_lifecycle(self, body: UpdateLifecycle) -> Lifecycle:
         if body.ttl_seconds is not UNSET:

@@ -107,7 +107,11 @@ class Watcher:
         """Look once and enforce what is exceeded. False when nothing of the user's runs."""
         count = self._count = self._processes.count()
         self._free = self._limit + self._own - self._used()
-        if not self._foreground.running and self._kernels.activity() == (0, 0) and not self._processes.background(self._foreground.waiting()):
+        if (
+            not self._foreground.running
+            and self._kernels.activity() == (0, 0)
+            and not self._processes.background(self._foreground.waiting())
+        ):
             self._forgive_engine()
             self._free = self._limit + self._own - self._used()
             if self._free >= 0:

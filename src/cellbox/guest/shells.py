@@ -21,8 +21,8 @@ from cellbox.guest.shell_process import ShellProcess
 from cellbox.wire.messages import (
     CloseShell,
     Done,
-    InterruptShell,
     Interrupted,
+    InterruptShell,
     LateOutput,
     ListShells,
     OpenShell,

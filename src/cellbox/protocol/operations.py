@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellbox.protocol import account, commands, contexts, sandboxes, snapshots, templates, workspaces
+from cellbox.protocol import account, commands, contexts, sandboxes, shells, snapshots, templates, workspaces
 from cellbox.protocol.file_operations import SANDBOX_FILES as SANDBOX_FILES  # all of that module is this one's too
 from cellbox.protocol.file_operations import WORKSPACE_FILES as WORKSPACE_FILES
 from cellbox.protocol.operation import Operation as Operation
@@ -109,6 +109,66 @@ stream_command = Operation(
     body=commands.RunCommand,
     result=NoneType,
     events=commands.CommandEvent,
+)
+_SHELL = _SANDBOX + "/shells/{shell_id}"
+create_shell = Operation(
+    name="create_shell",
+    method="POST",
+    path=_SANDBOX + "/shells",
+    summary="Start a shell that keeps its state between commands.",
+    body=shells.CreateShell,
+    result=shells.ShellInfo,
+    status=201,
+)
+list_shells = Operation(
+    name="list_shells",
+    method="GET",
+    path=_SANDBOX + "/shells",
+    summary="List a sandbox's shells.",
+    body=NoneType,
+    result=list[shells.ShellInfo],
+)
+get_shell = Operation(
+    name="get_shell",
+    method="GET",
+    path=_SHELL,
+    summary="Look at a shell.",
+    body=NoneType,
+    result=shells.ShellInfo,
+)
+close_shell = Operation(
+    name="close_shell",
+    method="DELETE",
+    path=_SHELL,
+    summary="End a shell and what its commands left running.",
+    body=NoneType,
+    result=NoneType,
+    status=204,
+)
+run_in_shell = Operation(
+    name="run_in_shell",
+    method="POST",
+    path=_SHELL + "/run",
+    summary="Run a command in a shell and wait for it.",
+    body=shells.RunInShell,
+    result=shells.ShellResult,
+)
+stream_in_shell = Operation(
+    name="stream_in_shell",
+    method="POST",
+    path=_SHELL + "/run/stream",
+    summary="Run a command in a shell and stream what it prints.",
+    body=shells.RunInShell,
+    result=NoneType,
+    events=shells.ShellEvent,
+)
+interrupt_shell = Operation(
+    name="interrupt_shell",
+    method="POST",
+    path=_SHELL + "/interrupt",
+    summary="Interrupt what a shell runs now.",
+    body=NoneType,
+    result=contexts.Interrupted,
 )
 create_context = Operation(
     name="create_context",

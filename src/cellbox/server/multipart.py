@@ -34,8 +34,10 @@ def form_boundary(content_type: bytes) -> bytes:
     return boundary.encode()
 
 
-async def read_form(chunks: AsyncIterator[bytes], boundary: bytes, open_file: Callable[[str], Sink]) -> dict[str, str]:
-    """Read a form. `open_file` is given a file part's name (of the field) and says where its bytes go.
+async def read_form(
+    chunks: AsyncIterator[bytes], boundary: bytes, open_file: Callable[[str, str], Sink]
+) -> dict[str, str]:
+    """Read a form. `open_file` is given the names of a part's field and of its file, and says where the bytes go.
 
     Raises `InvalidRequestError` for anything but a well-formed form, and `TooLargeError`.
     """
@@ -51,7 +53,7 @@ async def read_form(chunks: AsyncIterator[bytes], boundary: bytes, open_file: Ca
 class _FormReader:
     """The state between two chunks: in front of a delimiter, in a part's headers, or in its body."""
 
-    def __init__(self, boundary: bytes, open_file: Callable[[str], Sink]) -> None:
+    def __init__(self, boundary: bytes, open_file: Callable[[str, str], Sink]) -> None:
         self._delimiter = b"\r\n--" + boundary
         self._open_file = open_file
         # The first delimiter has no line end before it; with this one all are alike.
@@ -134,17 +136,18 @@ class _FormReader:
         name = header.get_param("name", header="content-disposition")
         if not isinstance(name, str) or not name:
             raise InvalidRequestError("a form part has no name")
-        self._begin_part(name, is_file=header.get_param("filename", header="content-disposition") is not None)
+        self._begin_part(name, header.get_param("filename", header="content-disposition"))
         self._state = "body"
         return True
 
-    def _begin_part(self, name: str, *, is_file: bool) -> None:
+    def _begin_part(self, name: str, filename: str | tuple[str | None, str | None, str] | None) -> None:
         self._name = name
-        if is_file:
+        if filename is not None:
+            file = filename if isinstance(filename, str) else filename[2]  # RFC 2231: charset, language, text
             self._files += 1
             if self._files > MAX_FILES:
                 raise TooLargeError(f"the form has more than {MAX_FILES} files")
-            self._file = self._open_file(name)
+            self._file = self._open_file(name, file)
         elif name in self._fields or len(self._fields) >= MAX_FIELDS:
             raise InvalidRequestError(f"field {name[:40]!r} is given twice, or there are too many fields")
         else:

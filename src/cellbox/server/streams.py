@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -31,6 +31,8 @@ _FIRST_EVENT_SECONDS = 0.5
 _REVOCATION_SECONDS = 4.0
 """How long a stream may outlive the key it was opened with."""
 
+EventT = TypeVar("EventT")
+
 _log = structlog.stdlib.get_logger(__name__)
 
 
@@ -38,7 +40,12 @@ class EventStream(Answer):
     """Sends what an async generator yields. When the caller goes away the generator is closed."""
 
     def __init__(
-        self, call: Call[Any], events: AsyncIterator[Any], *, terminal: type | None = None, detached: bool = False
+        self,
+        call: Call[Any],
+        events: AsyncIterator[Any],
+        *,
+        terminal: type | tuple[type, ...] | None = None,
+        detached: bool = False,
     ) -> None:
         """`terminal` is the type of the event that ends it; `detached` work goes on without its caller."""
         self._call = call
@@ -139,10 +146,10 @@ def frame(event: msgspec.Struct | PlainLine) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def closing(events: AsyncIterator[Any]) -> AsyncGenerator[None]:
+async def closing(events: AsyncIterator[EventT]) -> AsyncGenerator[AsyncIterator[EventT]]:
     """Close a generator at the end of the block: what it does for nobody stops now, not when it is collected."""
     try:
-        yield
+        yield events
     finally:
         close = getattr(events, "aclose", None)
         if close is not None:

@@ -37,7 +37,7 @@ def test_state_persists_and_output_is_clean(run: Run) -> None:
     assert told(run("pwd; echo $X; bash -c 'echo $Y'; f 3; hi")) == (b"/usr\n1\n2\nf3\nhello\n", 0)
     assert run("cd /tmp").outcome["cwd"] == "/tmp"
     assert told(run("echo a; echo b >&2; echo c")) == (b"a\nb\nc\n", 0)
-    assert told(run("cat; read x; echo \"[$x]\"")) == (b"[]\n", 0)
+    assert told(run('cat; read x; echo "[$x]"')) == (b"[]\n", 0)
     # The text and the state, and what `ls` opens itself: nothing that ends a command or feeds the shell.
     assert run("ls /proc/self/fd").content.split() == [b"0", b"1", b"2", b"202", b"203", b"3"]
     assert told(run("printf '\\0\\377\\r\\n'")) == (b"\0\xff\r\n", 0)
@@ -69,8 +69,10 @@ def test_what_ends_a_command_does_not_end_the_shell(run: Run, command: str, exit
     assert (b"bye" in done.content) == ("bye" in command)
     kept = done.outcome["state_kept"]
     assert (done.outcome["exit_code"], kept) == (exit_code, True), done.content
-    assert run("set +eu; echo \"$X ${M[k]}\"; f; pwd; umask; shopt extglob").content == (
-        b"a  b v\nf\n/usr\n0027\nextglob        \ton\n" if kept else run("echo ' '; f; pwd; umask; shopt extglob").content
+    assert run('set +eu; echo "$X ${M[k]}"; f; pwd; umask; shopt extglob').content == (
+        b"a  b v\nf\n/usr\n0027\nextglob        \ton\n"
+        if kept
+        else run("echo ' '; f; pwd; umask; shopt extglob").content
     )
 
 

@@ -152,7 +152,7 @@ async def read_pieces(body: bytes, size: int) -> tuple[dict[str, str], dict[str,
         for start in range(0, len(body), size):
             yield body[start : start + size]
 
-    fields = await read_form(pieces(), b"BOUND", lambda name: files.setdefault(name, Buffer()))
+    fields = await read_form(pieces(), b"BOUND", lambda name, _: files.setdefault(name, Buffer()))
     return fields, {name: bytes(data) for name, data in files.items()}
 
 

@@ -13,6 +13,7 @@ import msgspec
 from cellbox.client._async._connection import AsyncConnection
 from cellbox.client._async._context import AsyncCodeContext
 from cellbox.client._async._filesystem import AsyncFilesystem
+from cellbox.client._async._shell import AsyncShells
 from cellbox.client._async._states import AsyncSandboxStates
 from cellbox.client._async._stream import AsyncEventStream
 from cellbox.client._codec import Query
@@ -58,6 +59,7 @@ class AsyncSandbox(AsyncSandboxStates):
         self._default_context: AsyncCodeContext | None = None
         self.filesystem = AsyncFilesystem(connection, SANDBOX_FILES, self._ids)
         self.commands = AsyncCommands(self)
+        self.shells = AsyncShells(connection, info.id)
 
     @classmethod
     async def create(

@@ -13,6 +13,7 @@ import msgspec
 from cellbox.client._sync._connection import Connection
 from cellbox.client._sync._context import CodeContext
 from cellbox.client._sync._filesystem import Filesystem
+from cellbox.client._sync._shell import Shells
 from cellbox.client._sync._states import SandboxStates
 from cellbox.client._sync._stream import EventStream
 from cellbox.client._codec import Query
@@ -58,6 +59,7 @@ class Sandbox(SandboxStates):
         self._default_context: CodeContext | None = None
         self.filesystem = Filesystem(connection, SANDBOX_FILES, self._ids)
         self.commands = Commands(self)
+        self.shells = Shells(connection, info.id)
 
     @classmethod
     def create(

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from cellbox.server import sandkasten
 from cellbox.server.routes import (
     account,
     commands,
     contexts,
     files,
     sandboxes,
+    shells,
     snapshots,
     system,
     templates,
     workspaces,
 )
 from cellbox.server.routing import Route
-from cellbox.server.sandkasten import commands as sandkasten_commands
-from cellbox.server.sandkasten import files as sandkasten_files
-from cellbox.server.sandkasten import sessions as sandkasten_sessions
-from cellbox.server.sandkasten import workspaces as sandkasten_workspaces
 
 
 def all_routes() -> list[Route]:
     """Every route of the server."""
-    modules = (sandboxes, snapshots, commands, contexts, files, workspaces, templates, account, system)
+    modules = (
+        sandboxes,
+        snapshots,
+        commands,
+        shells,
+        contexts,
+        files,
+        workspaces,
+        templates,
+        account,
+        system,
+        *sandkasten.MODULES,
+    )
     return [route for module in modules for route in module.handlers.routes]

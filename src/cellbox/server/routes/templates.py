@@ -152,7 +152,7 @@ async def _receive(call: Call[bytes], folder: Path) -> dict[str, str]:
     content_type = call.headers.get(b"content-type", b"")
     chunks = call.chunks(call.control.settings.max_template_bytes)
     if content_type.lower().startswith(b"multipart/form-data"):
-        fields = await read_form(chunks, form_boundary(content_type), lambda name: _open(folder, name))
+        fields = await read_form(chunks, form_boundary(content_type), lambda name, _: _open(folder, name))
     elif content_type.lower().startswith(b"application/x-www-form-urlencoded"):
         body = b"".join([chunk async for chunk in call.chunks(MAX_FIELD_BYTES)])
         fields = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=MAX_FIELDS))

@@ -12,7 +12,9 @@ from typing import IO, Any
 
 from cellbox import errors
 from cellbox.control.files import Files
-from cellbox.protocol.operations import NoneType, Operation
+from cellbox.protocol.operation import Operation
+from cellbox.protocol.operations import NoneType
+from cellbox.protocol.workspaces import CreateWorkspace
 from cellbox.server.call import Call
 from cellbox.server.multipart import form_boundary, read_form
 from cellbox.server.routing import Handlers
@@ -37,7 +39,8 @@ async def files_of(call: Call[Any], *, create: bool = False) -> AsyncGenerator[F
         return
     control, owner, name = call.control, call.caller.owner, workspace_name(call)
     if create:
-        await control.workspaces.ensure(owner, name)
+        with contextlib.suppress(errors.WorkspaceExistsError):
+            await control.workspaces.create(owner, CreateWorkspace(name=name))
     async with control.workspace_files.use(owner, name) as files:
         yield files
 

@@ -1,4 +1,4 @@
-"""What may be named as a file of a session or of a workspace. The check is of the text: links are the guest's affair."""
+"""What may be named as a file of a session or a workspace. The check is of the text: links are the guest's affair."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from cellbox import errors
 from cellbox.control.sandbox import LiveSandbox
-from cellbox.protocol.operations import NoneType, Operation
+from cellbox.protocol.operation import Operation
+from cellbox.protocol.operations import NoneType
 from cellbox.protocol.sandboxes import CreateSandbox, SandboxInfo, SandboxStatus
 from cellbox.server.call import Call
 from cellbox.server.routing import Handlers

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from cellbox import errors
-from cellbox.protocol.operations import NoneType, Operation
+from cellbox.protocol.operation import Operation
+from cellbox.protocol.operations import NoneType
 from cellbox.server.call import Call
 from cellbox.server.routing import Handlers
 from cellbox.server.sandkasten import paths, values
