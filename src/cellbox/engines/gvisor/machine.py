@@ -147,6 +147,7 @@ class GvisorMachine:
     async def kill(self) -> None:
         if not self._ending and self._cause is None:
             self._cause = ExitCause.KILLED
+            self._traces.keep_memory()
         self._traces.kill()
         self._start_ending()
         await self.wait()

@@ -23,10 +23,12 @@ from cellbox.engines.gvisor.processes import (
     reap_orphans,
     reap_strays,
 )
-from cellbox.engines.gvisor.threads import in_thread
+from cellbox.engines.gvisor.threads import in_background, in_thread
 
 _REMOVAL_DEADLINE_S = 10.0
 """How long the kernel may take to let a killed machine's processes go. Measured: 4-20 ms; a 4 GB guest: 0.3 s."""
+
+_MEMORY_FILE = "/memfd:runsc-memory"
 
 
 class Traces:
@@ -42,6 +44,7 @@ class Traces:
         self.gofer: Process | None = None
         self._others: list[Process] = []
         self._sessions: set[int] = set()
+        self._memory = -1
 
     def name(self, machine_id: str) -> None:
         """Let another name lead here, which is removed with the rest. Raises `FileExistsError` if it is taken."""
@@ -72,6 +75,21 @@ class Traces:
             for pid in children(process.pid):
                 if (stat := read_stat(pid)) is not None and stat.parent == process.pid:
                     self._sessions.add(stat.session)
+
+    def keep_memory(self) -> None:
+        """Hold the file that is the guest's memory until everything else is gone.
+
+        Giving its pages back is the larger half of what a killed machine's end takes (25 of 45 ms for 170 MB). The last
+        process that has the file open does it as it ends, and everybody waits for that; so let it be this one, later.
+        """
+        if self.sentry is None or self._memory >= 0:
+            return
+        descriptors = Path(f"/proc/{self.sentry.pid}/fd")
+        with contextlib.suppress(OSError):  # it has ended already
+            for entry in descriptors.iterdir():
+                if str(entry.readlink()).startswith(_MEMORY_FILE):
+                    self._memory = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
+                    return
 
     def kill(self) -> None:
         """Send SIGKILL to what is held, at once."""
@@ -142,6 +160,9 @@ class Traces:
         if self._link is not None:
             self._link.unlink(missing_ok=True)
         shutil.rmtree(self._layout.bundle(self.machine_id), ignore_errors=True)
+        if self._memory >= 0:
+            memory, self._memory = self._memory, -1
+            in_background(os.close, memory)
 
 
 def machine_of(arguments: tuple[str, ...], layout: Layout) -> str | None:
