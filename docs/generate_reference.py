@@ -45,6 +45,7 @@ GROUPS = {
                    "pack_workspace_files", "unpack_workspace_files"),
     "Templates": ("list_templates", "get_template", "delete_template", "build_template", "list_builds", "get_build",
                   "get_build_logs"),
+    "Pool": ("get_pool", "resize_pool"),
     "Account and host": ("get_me", "list_tokens", "create_token", "delete_token", "get_capabilities"),
 }  # fmt: skip
 

@@ -42,6 +42,7 @@ COMMANDS: dict[Group, dict[str, tuple[str, str]]] = {
     Group("Look after the host", sort_key=2): {
         "workspace": ("workspaces:app", "List, create, delete and copy workspaces."),
         "template": ("templates:app", "List, build and delete templates."),
+        "pool": ("pool:app", "Show and set what is kept ready before anyone asks."),
         "key": ("keys:app", "Create, list and revoke API keys."),
         "serve": ("serve:serve", "Run the daemon."),
         "doctor": ("doctor:doctor", "Tell what this host can do, what is missing and how to fix it."),

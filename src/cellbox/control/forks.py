@@ -109,7 +109,7 @@ class Forks:
             raise parent.gone()
         parent.check_savable()
         arrived = time.monotonic()
-        with self._sandboxes.reserved(parent.owner, len(metadata)):
+        async with self._sandboxes.reserved(parent.owner, len(metadata)):
             self._images.check_space((await parent.usage()).host_rss_bytes)
             async with self._images.scratch() as image:
                 try:

@@ -49,6 +49,11 @@ class Guest:
         return self._connection[0] if self._connection is not None else None
 
     @property
+    def is_used(self) -> bool:
+        """Whether a call is in progress."""
+        return self._users > 0
+
+    @property
     def is_paused(self) -> bool:
         return self._is_paused
 

@@ -24,6 +24,10 @@ _ANSWER_SECONDS = 30.0
 _log = structlog.stdlib.get_logger(__name__)
 
 
+Started = tuple[Connection, messages.Configured, str]
+"""A machine that is a sandbox's, what its guest said, and the boot mode."""
+
+
 class Machines:
     """Machines of this daemon. The engine must be started."""
 
@@ -34,7 +38,18 @@ class Machines:
         self._baking: set[str] = set()
         self._broken: dict[str, str] = {}
 
-    async def start(self, spec: MachineSpec, template: Template, log: SandboxLog) -> tuple[Connection, str]:
+    async def start(
+        self, spec: MachineSpec, template: Template, configure: messages.Configure, log: SandboxLog
+    ) -> Started:
+        """Start a template's machine and make its guest a sandbox's, or leave nothing behind."""
+        connection, boot_mode = await self._start(spec, template, log)
+        try:
+            return connection, await self._ask(connection, configure), boot_mode
+        except BaseException:
+            await self.discard(connection)
+            raise
+
+    async def _start(self, spec: MachineSpec, template: Template, log: SandboxLog) -> tuple[Connection, str]:
         """Restore the template's baked snapshot; boot when there is none that fits, or it can't be restored.
 
         Returns the connection to the waiting guest, and the boot mode.
@@ -73,7 +88,7 @@ class Machines:
             raise unusable("damaged", f"the engine refused it: {str(fault)[:300]}") from fault
         connection = machine, self._link(machine, log)
         try:
-            return connection, await self.ask(connection, renew)
+            return connection, await self._ask(connection, renew)
         except BaseException:
             await self.discard(connection)
             raise
@@ -85,7 +100,7 @@ class Machines:
             raise unusable("template_gone", f"content {manifest.template_digest[:12]} of {manifest.template!r} is gone")
         return manifest.spec(machine_id, rootfs)
 
-    async def ask(self, connection: Connection, request: messages.Configure | messages.Renew) -> messages.Configured:
+    async def _ask(self, connection: Connection, request: messages.Configure | messages.Renew) -> messages.Configured:
         """Make a guest that has just started this sandbox's."""
         return await connection[1].ask(request, messages.Configured, timeout_seconds=_ANSWER_SECONDS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import secrets
 import uuid
-from pathlib import Path
 
 from cellbox import errors
 from cellbox.control.sandbox import check_metadata
@@ -46,8 +45,11 @@ def machine_spec(request: CreateSandbox, template: Template) -> MachineSpec:
     )
 
 
-def configuration(request: CreateSandbox, template: Template, spec: MachineSpec, hold: Hold) -> messages.Configure:
+def configuration(
+    request: CreateSandbox, template: Template, spec: MachineSpec, hold: Hold | None = None
+) -> messages.Configure:
     """Return what turns a waiting guest into the requested sandbox."""
+    files_root = hold.files_root if hold is not None else ""
     return messages.Configure(
         hostname=_hostname(spec.machine_id),
         memory_mb=spec.memory_mb,
@@ -56,10 +58,10 @@ def configuration(request: CreateSandbox, template: Template, spec: MachineSpec,
         cpus=math.ceil(spec.cpu),
         entropy=secrets.token_hex(32),
         env={**template.env, **request.env},
-        start_command="" if hold.files_root else template.start_command,
-        attached=hold.attached,
-        read_only=hold.read_only,
-        files_root=hold.files_root,
+        start_command="" if files_root else template.start_command,
+        attached=hold.attached if hold is not None else {},
+        read_only=hold.read_only if hold is not None else [],
+        files_root=files_root,
     )
 
 
@@ -70,12 +72,3 @@ def renewal(machine_id: str) -> messages.Renew:
 
 def _hostname(machine_id: str) -> str:
     return f"sandbox-{machine_id[:8]}"
-
-
-def host_memory() -> tuple[int, int]:
-    """Return the host's total and available memory in bytes."""
-    fields: dict[str, int] = {}
-    for line in Path("/proc/meminfo").read_text().splitlines()[:3]:
-        name, value = line.split()[:2]
-        fields[name] = int(value) * 1024
-    return fields["MemTotal:"], fields["MemAvailable:"]

@@ -7,20 +7,24 @@ import contextlib
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from cellbox import errors
+from cellbox.control import host
 from cellbox.control.clock import LifeClock
 from cellbox.control.guest import Connection, Guest
 from cellbox.control.hibernation import Hibernation
 from cellbox.control.logs import SandboxLog
-from cellbox.control.machines import Machines
-from cellbox.control.requests import check_request, configuration, host_memory, machine_spec, renewal
+from cellbox.control.machines import Machines, Started
+from cellbox.control.pool import NotReadyError, Pool, Prepared
+from cellbox.control.pool_sizes import parse_sizes
+from cellbox.control.requests import check_request, configuration, machine_spec, renewal
 from cellbox.control.sandbox import Birth, Host, LiveSandbox
 from cellbox.control.settings import Settings
 from cellbox.control.snapshots import Snapshots
@@ -29,18 +33,16 @@ from cellbox.control.workspaces import Hold, Workspaces
 from cellbox.engines.base import Engine, Machine, MachineSpec
 from cellbox.protocol.sandboxes import CreateSandbox, SandboxStatus
 from cellbox.store.base import SandboxRow, Store
+from cellbox.templates.catalogue import Template
 from cellbox.templates.templates import Templates
-from cellbox.wire import messages
 
 _REAP_SECONDS = 0.5  # how late a TTL may be noticed; the kill itself takes tens of milliseconds
 _RETRY_SECONDS = 60.0  # until a sandbox that could not be hibernated is tried again
 _REMEMBERED_KILLS = 10_000  # ids for which a second DELETE is answered as done
-_RESERVE_BYTES = 512 * 1024**2  # of host memory that no new sandbox may eat into, or a tenth of it all
 
 _log = structlog.stdlib.get_logger(__name__)
 
-Started = tuple[Connection, messages.Configured, str]
-"""A machine that is this sandbox's, what its guest said, and the boot mode."""
+Start = Callable[[MachineSpec, Hold, SandboxLog], Awaitable[Started]]
 
 
 class Sandboxes:
@@ -78,6 +80,14 @@ class Sandboxes:
         self._engine_gate = asyncio.Lock()
         self.boots: Counter[str] = Counter()
         """How many sandboxes were made, by boot mode."""
+        self.pool = Pool(
+            sizes=parse_sizes(settings.pool),
+            templates=templates,
+            machines=machines,
+            can_freeze=lambda: self._enforced.get("freeze", False),
+            is_busy=lambda: bool(self._starting.total()) or any(one.guest.is_used for one in self._live.values()),
+            has_room=lambda: len(self._live) + self._starting.total() + self.pool.ready < settings.max_sandboxes,
+        )
 
     async def start(self) -> None:
         """Sweep what an earlier daemon left and begin to reap. An unfit engine is reported at create, not here."""
@@ -87,6 +97,7 @@ class Sandboxes:
 
     async def aclose(self) -> None:
         """End every sandbox; persistent ones are hibernated, and stay as the hibernated ones do."""
+        await self.pool.aclose()
         await asyncio.gather(*(self._leave(sandbox) for sandbox in list(self._live.values())))
 
     async def ensure_engine(self) -> None:
@@ -112,6 +123,7 @@ class Sandboxes:
             )
             await self._find_hibernated()
             self._engine_is_started = True
+            self.pool.start()
 
     async def _find_hibernated(self) -> None:
         """Take in what an earlier daemon put on disk; rows of what ran then mean nothing any more."""
@@ -164,27 +176,27 @@ class Sandboxes:
         template = self._templates.get(request.template)
         spec = machine_spec(request, template)
 
-        async def start(spec: MachineSpec, hold: Hold, log: SandboxLog) -> Started:
-            connection, mode = await self._machines.start(spec, template, log)
-            try:
-                configure = configuration(request, template, spec, hold)
-                return connection, await self._machines.ask(connection, configure), mode
-            except BaseException:
-                await self._machines.discard(connection)
-                raise
+        make = partial(
+            self._make,
+            owner=owner,
+            request=request,
+            template=template.name,
+            template_digest=template.digest,
+            ttl_seconds=self.ttl_seconds(request.ttl_seconds),
+            arrived=arrived,
+        )
 
-        with self.reserved(owner):
-            return await self._make(
-                start,
-                owner=owner,
-                request=request,
-                template=template.name,
-                template_digest=template.digest,
-                spec=spec,
-                ttl_seconds=self.ttl_seconds(request.ttl_seconds),
-                arrived=arrived,
-                hold=given,
-            )
+        async def start(spec: MachineSpec, hold: Hold, log: SandboxLog) -> Started:
+            return await self._machines.start(spec, template, configuration(request, template, spec, hold), log)
+
+        with self._reserved(owner):
+            while given is None and (ready := self.pool.pop(request, template, spec)) is not None:
+                with contextlib.suppress(NotReadyError):
+                    return await make(
+                        _handing_over(self.pool, ready, request, template), spec=ready.spec, log=ready.log
+                    )
+            await self._admit_machine()
+            return await make(start, spec=spec, hold=given)
 
     async def _create_from_snapshot(
         self, owner: str, request: CreateSandbox, snapshot_id: str, arrived: float
@@ -193,7 +205,7 @@ class Sandboxes:
             raise errors.InvalidRequestError("a snapshot keeps the environment it has: leave `env` out")
         if request.workspace or request.volumes:
             raise errors.InvalidRequestError("a snapshot has no mounts: leave `workspace` and `volumes` out")
-        with self.reserved(owner):
+        async with self.reserved(owner):
             image = await self._snapshots.open(owner, snapshot_id)
             manifest = image.manifest
             spec = self._machines.spec_of(manifest, str(uuid.uuid4()))
@@ -266,9 +278,15 @@ class Sandboxes:
             return wanted
         return min(default if default is not None else self._settings.default_ttl_seconds, limit)
 
-    @contextlib.contextmanager
-    def reserved(self, owner: str, count: int = 1) -> Generator[None]:
+    @contextlib.asynccontextmanager
+    async def reserved(self, owner: str, count: int = 1) -> AsyncGenerator[None]:
         """Hold room for new sandboxes while they are made. Raises `QuotaExceededError`, `CapacityError`."""
+        with self._reserved(owner, count):
+            await self._admit_machine()
+            yield
+
+    @contextlib.contextmanager
+    def _reserved(self, owner: str, count: int = 1) -> Generator[None]:
         self._admit(owner, count)
         self._starting[owner] += count
         try:
@@ -289,15 +307,21 @@ class Sandboxes:
             raise errors.CapacityError(
                 f"this host runs its limit of {settings.max_sandboxes} sandboxes", retry_after_seconds=5
             )
-        total, available = host_memory()
-        if available < max(_RESERVE_BYTES, total // 10):
+
+    async def _admit_machine(self) -> None:
+        """Refuse a machine more when the host has no memory for it, not even that of the pool."""
+        total, available = host.memory()
+        if available < host.reserve_bytes(total) and self.pool.ready:
+            await self.pool.give_back()
+            total, available = host.memory()
+        if available < host.reserve_bytes(total):
             raise errors.CapacityError(
                 f"this host has {available // 1024**2} MiB of memory left", retry_after_seconds=5
             )
 
     async def _make(
         self,
-        start: Callable[[MachineSpec, Hold, SandboxLog], Awaitable[Started]],
+        start: Start,
         *,
         owner: str,
         request: CreateSandbox,
@@ -308,6 +332,7 @@ class Sandboxes:
         arrived: float,
         forked_from: str | None = None,
         hold: Hold | None = None,
+        log: SandboxLog | None = None,
     ) -> LiveSandbox:
         """Write the row, start the machine and let the sandbox in, or leave nothing behind."""
         if hold is None:
@@ -328,7 +353,7 @@ class Sandboxes:
         # The row is written beside the start and awaited before the answer: nothing acknowledged is ever unknown to
         # the next daemon, and the disk's latency is hidden behind the engine's.
         saving = asyncio.ensure_future(self._store.save_sandbox(row))
-        log = SandboxLog()
+        log = log or SandboxLog()
         connection: Connection | None = None
         try:
             await hold.attach()
@@ -447,3 +472,10 @@ class Sandboxes:
                 _log.error("a persistent sandbox could not be saved", sandbox_id=sandbox.id, error=str(error)[:500])
         if sandbox.status is not SandboxStatus.HIBERNATED:
             await self._end(sandbox)
+
+
+def _handing_over(pool: Pool, ready: Prepared, request: CreateSandbox, template: Template) -> Start:
+    async def start(_spec: MachineSpec, _hold: Hold, _log: SandboxLog) -> Started:
+        return await pool.hand_over(ready, request.env, template.start_command)
+
+    return start

@@ -67,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     snapshot_ttl_seconds: Annotated[float, Meta(gt=0)] = float(sandboxes.MAX_TTL_SECONDS)
     """How long a snapshot is kept when its maker doesn't say."""
 
+    pool: tuple[str, ...] = ()
+    """How many sandboxes are kept ready before anyone asks: `TEMPLATE=N`, or `TEMPLATE=MIN-MAX` to have more of them
+    while they are in demand. `*` stands for any template."""
+
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which the server may be addressed, exactly as in the `Host` header, with or without port.
     Empty: the names of this machine's loopback when listening there (against DNS rebinding), any name otherwise."""

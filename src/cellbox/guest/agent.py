@@ -29,6 +29,7 @@ from cellbox.wire.messages import (
     Continue,
     CreateContext,
     Done,
+    HandOver,
     Hello,
     LogLine,
     Outcome,
@@ -65,6 +66,7 @@ class Agent:
         self._watches = watch.Watches()
         self._commands.on_start = self._shells.on_start = self._watcher.wake
         self._is_configured = False
+        self._is_ahead = False
         self._background: set[asyncio.Task[None]] = set()
         self._channel = Channel(0, 1, self._handlers())
 
@@ -114,7 +116,7 @@ class Agent:
             if operation in handlers:
                 handlers[operation] = self._watched(handlers[operation])
         guarded = {operation: self._guarded(handler) for operation, handler in handlers.items()}
-        return {**guarded, Configure: self._configure, Ping: self._ping}
+        return {**guarded, Configure: self._configure, HandOver: self._hand_over, Ping: self._ping}
 
     def _guarded(self, handler: Handler) -> Handler:
         async def answer(stream: Stream, request: Request) -> Outcome:
@@ -143,7 +145,7 @@ class Agent:
         return Activity(commands=is_busy + cells, background_processes=background + threads)
 
     async def _configure(self, _stream: Stream, request: Configure) -> Configured:
-        if self._is_configured:
+        if self._is_configured or self._is_ahead:
             raise Refusal("invalid_request", "the guest has been configured already")
         problems = list(self._problems)
         if not self._in_place:
@@ -152,11 +154,13 @@ class Agent:
         shell = self._commands.configure(env)
         await self._contexts.configure(request, env, "/" if self._in_place else system.USER_ROOT)
         self._watches.configure(["/"] if request.files_root else list(request.attached))
-        self._is_configured = True
         if request.files_root:
             self._processes.roots.narrow(request.files_root)
-        if request.start_command:
-            self._keep(self._run_start_command(request.start_command))
+        if request.ahead:
+            await self._contexts.warm_up()
+            self._is_ahead = True
+        else:
+            self._open(request.start_command)
         return Configured(python=self._contexts.python, shell=shell, problems=problems)
 
     async def _quiesce(self, _stream: Stream, _request: Quiesce) -> Done:
@@ -174,6 +178,21 @@ class Agent:
                 problems = system.rename_machine(request.hostname, request.entropy)
             self._contexts.renew(request.entropy)
         return Configured(python=self._contexts.python, problems=problems)
+
+    async def _hand_over(self, _stream: Stream, request: HandOver) -> Done:
+        if not self._is_ahead:
+            raise Refusal("invalid_request", "the guest was not configured ahead, or is somebody's already")
+        self._is_ahead = False
+        self._commands.extend_environment(request.env)
+        self._contexts.extend_environment(request.env)
+        self._open(request.start_command)
+        return Done()
+
+    def _open(self, start_command: str) -> None:
+        """From now on everything that is asked is done."""
+        self._is_configured = True
+        if start_command:
+            self._keep(self._run_start_command(start_command))
 
     def _take_over_root(self, request: Configure) -> list[str]:
         assert self._namespace is not None

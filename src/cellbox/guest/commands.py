@@ -74,6 +74,10 @@ class Commands:
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # root may well replace or remove it
         return self._shell
 
+    def extend_environment(self, variables: Mapping[str, str]) -> None:
+        """Add to the environment that all commands start from."""
+        self._base = {**self._base, **variables}
+
     @property
     def running(self) -> int:
         return len(self._running)

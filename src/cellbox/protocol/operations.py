@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellbox.protocol import account, commands, contexts, sandboxes, shells, snapshots, templates, workspaces
+from cellbox.protocol import account, commands, contexts, pool, sandboxes, shells, snapshots, templates, workspaces
 from cellbox.protocol.file_operations import SANDBOX_FILES as SANDBOX_FILES  # all of that module is this one's too
 from cellbox.protocol.file_operations import WORKSPACE_FILES as WORKSPACE_FILES
 from cellbox.protocol.operation import Operation as Operation
@@ -438,6 +438,24 @@ delete_volume = Operation(
     body=NoneType,
     result=NoneType,
     status=204,
+)
+get_pool = Operation(
+    name="get_pool",
+    method="GET",
+    path="/pool",
+    summary="What is ready before anyone asks, and how it has served.",
+    body=NoneType,
+    result=pool.PoolStatus,
+    scope="admin",
+)
+resize_pool = Operation(
+    name="resize_pool",
+    method="PUT",
+    path="/pool",
+    summary="Set how many sandboxes are kept ready, until the daemon restarts.",
+    body=pool.ResizePool,
+    result=pool.PoolStatus,
+    scope="admin",
 )
 get_me = Operation(
     name="get_me",

@@ -91,8 +91,8 @@ class SandboxInfo(Value):
     boot_ms: float = 0
     """From the request's arrival until the guest was configured, measured by the daemon."""
     boot_mode: str = ""
-    """`snapshot`: restored from the template's baked snapshot or one of yours. `cold`: booted, since there was none to
-    use. `fork`: goes on from another sandbox."""
+    """`pool`: made ready before anyone asked. `snapshot`: restored from the template's baked snapshot or one of yours.
+    `cold`: booted, since there was none to use. `fork`: goes on from another sandbox."""
     engine: str = ""
     template_digest: str = ""
     enforced: dict[str, bool] = {}

@@ -76,3 +76,11 @@ class _Sandboxes(Collector):
         for mode, count in sandboxes.boots.items():
             boots.add_metric([mode], count)
         yield boots
+        pool = sandboxes.pool
+        yield GaugeMetricFamily("cellbox_pool_ready", "Sandboxes that are ready before anyone asks.", value=pool.ready)
+        creates = CounterMetricFamily(
+            "cellbox_pool_sandboxes", "What became of creates and of ready sandboxes.", labels=["outcome"]
+        )
+        for outcome in ("hits", "misses", "unfit", "given_back"):
+            creates.add_metric([outcome], pool.counts[outcome])
+        yield creates

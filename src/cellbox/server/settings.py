@@ -16,7 +16,7 @@ from cellbox.errors import ConfigurationError
 ENVIRONMENT_PREFIX = "CELLBOX_"
 CONFIG_VARIABLE = "CELLBOX_CONFIG"
 SYSTEM_CONFIG = Path("/etc/cellbox/cellbox.toml")
-_LISTS = ("allowed_hosts", "allowed_origins")
+_LISTS = ("allowed_hosts", "allowed_origins", "pool")
 
 
 def load_settings(

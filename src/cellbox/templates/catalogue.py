@@ -61,6 +61,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     category: str = ""
     tools: list[str] = []
     is_builtin: bool = False
+    pool: int = 0
+    """How many sandboxes are kept ready unless the operator says otherwise."""
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):

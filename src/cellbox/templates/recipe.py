@@ -72,6 +72,8 @@ class RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     user: str = ""
     start_command: Script | Literal[""] = ""
     defaults: Defaults = Defaults()
+    pool: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    """How many sandboxes are kept ready, where the operator sets nothing else."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,10 +111,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self, base_digest: str) -> str:
         """Return the content address of what this recipe builds on top of `base_digest`.
 
-        The name and the description are no part of it: the same content under two names is built once.
+        The name, the description and the pool are no part of it: the same content under two names is built once.
         """
         fields = msgspec.to_builtins(self.file)
-        for label in ("name", "description", "category", "tools", "base"):
+        for label in ("name", "description", "category", "tools", "base", "pool"):
             del fields[label]
         parts: dict[str, Any] = {"builder": BUILDER_VERSION, "base": base_digest, "recipe": fields}
         for label, path in (("lock", self.lock), ("files", self.files), ("wheels", self.wheels)):

@@ -149,6 +149,7 @@ class Templates:
             category=file.category,
             tools=file.tools,
             is_builtin=_is_builtin(recipe),
+            pool=file.pool,
         )
         self._catalogue.point(name, label)
         template = self._catalogue.find(name)

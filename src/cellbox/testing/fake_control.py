@@ -20,7 +20,7 @@ from cellbox.control.keys import Keys
 from cellbox.control.logs import SandboxLog
 from cellbox.control.settings import Settings
 from cellbox.engines.base import Probe
-from cellbox.protocol import commands, contexts, files, sandboxes
+from cellbox.protocol import commands, contexts, files, pool, sandboxes
 from cellbox.store.sqlite import SqliteStore
 
 CHUNK_BYTES = 64 * 1024
@@ -60,11 +60,30 @@ class FakeSnapshots:
         return 0, 0
 
 
+class FakePool:
+    """Takes sizes and never fills."""
+
+    ready = 0
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._sizes: dict[str, pool.PoolSize] = {}
+
+    def resize(self, sizes: dict[str, pool.PoolSize]) -> None:
+        self._sizes = dict(sizes)
+
+    async def status(self) -> pool.PoolStatus:
+        return pool.PoolStatus(
+            entries=[], sizes=self._sizes, ready=0, memory_bytes=0, hits=0, misses=0, unfit=0, given_back=0
+        )
+
+
 class FakeSandboxes:
     """The registry."""
 
     def __init__(self) -> None:
         self.boots: Counter[str] = Counter()
+        self.pool = FakePool()
         self.refusal: Exception | None = None
         """Raised by the next `create`, once."""
         self._live: dict[str, FakeSandbox] = {}

@@ -82,6 +82,18 @@ class Configure:
     """Those of the directories that can't be written, so that the sandbox's own kernel says so too."""
     files_root: str = ""
     """Where file operations see their `/`, for a machine that does nothing else; empty: the sandbox's own root."""
+    ahead: bool = False
+    """Nobody has asked for the sandbox yet: get done what its first cell would wait for. `HandOver` follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Give a sandbox that was configured ahead to who asked for it, before anything of theirs runs. Answer: `Done`."""
+
+    op: ClassVar[str] = "hand_over"
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Added to what `Configure` said."""
+    start_command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +287,7 @@ class Ping:
 
 Request = (
     Configure
+    | HandOver
     | Exec
     | OpenShell
     | RunInShell
@@ -368,6 +381,7 @@ Outcome = (
 Event = Display | LateOutput | Entries | FileOpened | FileChanges | LogLine
 ANSWERS: dict[type[Request], type[Outcome]] = {
     Configure: Configured,
+    HandOver: Done,
     Exec: Exited,
     OpenShell: ShellInfo,
     RunInShell: ShellDone,

@@ -28,6 +28,8 @@ class Contexts:
     def handlers(self): return {}
     async def start(self, environment): pass
     async def configure(self, request, environment, root): pass
+    async def warm_up(self): pass
+    def extend_environment(self, variables): pass
     def activity(self): return 0, 0
     def note_out_of_memory(self, pid): return False
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,23 @@ def test_nothing_but_ping_is_answered_before_configure(unconfigured: HostEnd) ->
 
 def test_configure_is_answered_once(guest: HostEnd) -> None:
     assert guest.do(configure()).outcome["code"] == "invalid_request"
+
+
+def test_what_is_configured_ahead_waits_to_be_handed_over(unconfigured: HostEnd) -> None:
+    assert unconfigured.do(replace(configure(), ahead=True)).outcome["type"] == "configured"
+    assert unconfigured.run("true").outcome["code"] == "invalid_request"
+    assert unconfigured.do(configure()).outcome["code"] == "invalid_request"
+    handing_over = messages.HandOver(env={"WHOSE": "mine"}, start_command="echo started for $WHOSE")
+    assert unconfigured.do(handing_over).outcome == {"type": "done"}
+    assert unconfigured.run("printf $WHOSE").stdout == b"mine"
+    while "started for mine" not in unconfigured.logs:
+        unconfigured.read(10)
+    assert unconfigured.do(handing_over).outcome["code"] == "invalid_request"
+
+
+def test_what_was_not_configured_ahead_is_not_handed_over(guest: HostEnd) -> None:
+    assert guest.do(messages.HandOver(env={"WHOSE": "mine"})).outcome["code"] == "invalid_request"
+    assert guest.run("printf $WHOSE").stdout == b""
 
 
 def test_start_command_output_becomes_log_lines(unconfigured: HostEnd) -> None:

@@ -49,6 +49,15 @@ def test_kill_removes_and_a_second_look_finds_nothing(cellbox: Command, sandbox:
     assert "Traceback" not in gone.err
 
 
+def test_pool_is_resized_and_shown(cellbox: Command) -> None:
+    assert cellbox("pool", "set", "base=1-3", "*=0").code == 0
+    shown = json.loads(cellbox("pool", "--json").out)
+    assert shown["sizes"] == {"base": {"min": 1, "max": 3}, "*": {"min": 0, "max": 0}}
+    told = cellbox("pool")
+    assert "0 ready" in told.out + told.err
+    assert cellbox("pool", "set", "base").code == Exit.USAGE
+
+
 def test_kill_goes_on_after_one_that_is_gone(cellbox: Command, sandbox: str) -> None:
     result = cellbox("kill", "ffffffff", sandbox)
     assert result.code == Exit.NOT_FOUND

@@ -29,13 +29,14 @@ BODIES: dict[str, Any] = {
     "stream_code": {"code": ""},
     "run_once": {"code": ""},
     "make_directory": {"path": "/x"},
+    "resize_pool": {"sizes": {}},
     "move_file": {"source": "/x", "target": "/y"},
     "set_file_mode": {"path": "/x", "mode": 0o644},
 }
 SANDKASTEN = "sandkasten_"
 """Begins the names of the operations of that wire, whose errors have a shape of their own."""
 PUBLIC = {"get_health", "get_version", "get_metrics"}
-ADMIN = {"delete_template", "build_template", "list_builds", "get_build", "get_build_logs"}
+ADMIN = {"delete_template", "build_template", "list_builds", "get_build", "get_build_logs", "get_pool", "resize_pool"}
 
 
 def ask(client: httpx2.Client, route: Route, sandbox_id: str = "nope", **options: Any) -> httpx2.Response:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from cellbox.client._async._connection import AsyncConnection
+from cellbox.client._async._pool import AsyncPool
 from cellbox.client._async._sandboxes import AsyncSandboxes
 from cellbox.client._async._snapshots import AsyncSnapshots
 from cellbox.client._async._templates import AsyncTemplates
@@ -60,6 +61,7 @@ class AsyncClient:
         self.templates = AsyncTemplates(self._connection)
         self.workspaces = AsyncWorkspaces(self._connection)
         self.tokens = AsyncTokens(self._connection)
+        self.pool = AsyncPool(self._connection)
 
     @property
     def api_url(self) -> str:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from cellbox.client._sync._connection import Connection
+from cellbox.client._sync._pool import Pool
 from cellbox.client._sync._sandboxes import Sandboxes
 from cellbox.client._sync._snapshots import Snapshots
 from cellbox.client._sync._templates import Templates
@@ -60,6 +61,7 @@ class Client:
         self.templates = Templates(self._connection)
         self.workspaces = Workspaces(self._connection)
         self.tokens = Tokens(self._connection)
+        self.pool = Pool(self._connection)
 
     @property
     def api_url(self) -> str:

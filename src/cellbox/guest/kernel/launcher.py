@@ -70,6 +70,11 @@ class Kernel:
             said += item.payload
         raise KernelError(f"the kernel ended before it answered: {said[-500:].decode('utf-8', 'replace')}")
 
+    async def warm_up(self) -> None:
+        """Let a kernel that nobody has adopted touch the memory that cells need. Raises `KernelError`."""
+        await self.ask(op="warm_up")
+        self.link.become_idle()
+
     def note_children(self) -> None:
         """Remember which children there are before a cell, since interrupting the cell must not end those."""
         children = self._table.file(f"{self.pid}/task/{self.pid}/children").split()

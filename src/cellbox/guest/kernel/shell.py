@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.compilerop import CachingCompiler
@@ -140,6 +141,23 @@ class Shell(InteractiveShell):
         """Go once through what every cell goes through: the first real one is then as quick as the next."""
         self.run_cell("0", store_history=False, silent=True)
         self.display_formatter.format(0)
+
+    def rehearse(self, run: Callable[[], object]) -> None:
+        """Let `run` run a cell, and be as before it, numbers and history included."""
+        names, hidden = dict(self.user_ns), dict(self.user_ns_hidden)
+        history, hook = self.history_manager, self.displayhook
+        lists = [(entries, list(entries)) for entries in (history.input_hist_parsed, history.input_hist_raw)]
+        run()
+        for entries, before in lists:
+            entries[:] = before
+        history.output_hist.clear()
+        for owner, remembered in ((history, ("_i", "_ii", "_iii", "_i00")), (hook, ("_", "__", "___"))):
+            for name in remembered:
+                setattr(owner, name, "")
+        for namespace, before in ((self.user_ns, names), (self.user_ns_hidden, hidden)):
+            namespace.clear()
+            namespace.update(before)
+        self.execution_count = 1
 
     def run(self, code: str) -> dict[str, Any]:
         """Run a cell and send all that comes of it. Returns the fields of its `CellDone`."""

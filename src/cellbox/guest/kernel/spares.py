@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from cellbox.guest.kernel.launcher import Kernel, KernelError, Launcher
 
@@ -35,6 +36,12 @@ class Spares:
         """Those that wait already. One that is being forked mixes fresh randomness in at its start."""
         done = [fork for fork in self._forks if fork.done() and not fork.cancelled()]
         return [fork.result() for fork in done if fork.exception() is None]
+
+    async def warm_up(self) -> None:
+        """Let those that are there go through a cell's motions."""
+        for fork in self._forks:
+            with suppress(KernelError):  # who takes it will find out
+                await (await fork).warm_up()
 
     async def take(self) -> Kernel | None:
         """Return a kernel, waiting for one that is being forked; None when there is none."""
