@@ -28,7 +28,7 @@ NOTE = "<!-- Written by docs/generate_reference.py. Change the sources it names 
 
 GROUPS = {
     "Sandboxes": ("create_sandbox", "list_sandboxes", "get_sandbox", "kill_sandbox", "get_lifecycle", "update_lifecycle",
-                  "update_metadata", "get_usage", "get_logs"),
+                  "update_metadata", "get_usage", "get_logs", "read_journal"),
     "Rest": ("pause_sandbox", "resume_sandbox", "hibernate_sandbox", "wake_sandbox"),
     "Snapshots and forks": ("take_snapshot", "list_snapshots", "get_snapshot", "delete_snapshot", "fork_sandbox",
                             "fork_tree", "promote_sandbox"),

@@ -14,7 +14,7 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src/cellbox/client", "tests/client")
+FOLDERS = ("src/cellbox/client", "src/cellbox/integrations", "tests/client")
 
 NAMES = {
     "__aenter__": "__enter__",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cellbox.client._async._stream import AsyncEventStream
     from cellbox.client._async._watch import AsyncFileWatch
     from cellbox.client._async._workspaces import AsyncWorkspace
+    from cellbox.client._journal import Journal
     from cellbox.client._results import Execution, Result
     from cellbox.client._sync._client import Client
     from cellbox.client._sync._context import CodeContext
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from cellbox.protocol.commands import CommandExited, CommandResult, StderrChunk, StdoutChunk
     from cellbox.protocol.contexts import CellDisplay, CellEnded
     from cellbox.protocol.files import FileChange, FileInfo, Unpacked
+    from cellbox.protocol.journal import CellEntry, CommandEntry
     from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage, VolumeMount
     from cellbox.protocol.shells import ShellCommandEnded, ShellInfo, ShellOutput, ShellResult
     from cellbox.protocol.snapshots import Promotion, SnapshotInfo
@@ -96,10 +98,12 @@ __all__ = [
     "CapacityError",
     "CellDisplay",
     "CellEnded",
+    "CellEntry",
     "CellboxError",
     "Client",
     "CodeContext",
     "CodeFailedError",
+    "CommandEntry",
     "CommandExited",
     "CommandFailedError",
     "CommandResult",
@@ -118,6 +122,7 @@ __all__ = [
     "GuestError",
     "InternalError",
     "InvalidRequestError",
+    "Journal",
     "KeyNotFoundError",
     "Lifecycle",
     "NotFoundError",
@@ -170,6 +175,7 @@ _HOMES = {
     "cellbox.client._async._stream": "AsyncEventStream",
     "cellbox.client._async._watch": "AsyncFileWatch",
     "cellbox.client._async._workspaces": "AsyncWorkspace",
+    "cellbox.client._journal": "Journal",
     "cellbox.client._results": "Execution Result",
     "cellbox.client._sync._client": "Client",
     "cellbox.client._sync._context": "CodeContext",
@@ -182,6 +188,7 @@ _HOMES = {
     "cellbox.protocol.commands": "CommandExited CommandResult StderrChunk StdoutChunk",
     "cellbox.protocol.contexts": "CellDisplay CellEnded",
     "cellbox.protocol.files": "FileChange FileInfo Unpacked",
+    "cellbox.protocol.journal": "CellEntry CommandEntry",
     "cellbox.protocol.shells": "ShellCommandEnded ShellInfo ShellOutput ShellResult",
     "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage VolumeMount",
     "cellbox.protocol.snapshots": "Promotion SnapshotInfo",

@@ -9,6 +9,7 @@ from cellbox.control.builds import Builds
 from cellbox.control.forks import Forks
 from cellbox.control.hibernation import Hibernation
 from cellbox.control.images import Images
+from cellbox.control.journal import Journals
 from cellbox.control.keys import Keys
 from cellbox.control.lock import exclusive
 from cellbox.control.machines import Machines
@@ -36,6 +37,11 @@ class Control:
         self.templates = Templates(settings.templates_dir or data_dir, self.engine)
         self.keys = Keys(self.store, data_dir)
         self.builds = Builds(self.templates, data_dir, self.tasks)
+        self.journals = Journals(
+            data_dir / "journals",
+            limit_bytes=settings.journal_mb * 1024 * 1024,
+            keep_seconds=settings.journal_keep_days * 86_400,
+        )
         self.workspaces = Workspaces(settings=settings, store=self.store)
         seal = data_dir / "seal"
         saved = Images(data_dir / "snapshots", seal)
@@ -49,6 +55,7 @@ class Control:
             engine=self.engine,
             templates=self.templates,
             store=self.store,
+            journals=self.journals,
             workspaces=self.workspaces,
             tasks=self.tasks,
             machines=machines,
@@ -76,6 +83,8 @@ class Control:
             exits.push_async_callback(self.keys.aclose)
             await self.snapshots.start()
             await self._resting.start({row.id for row in await self.store.list_sandboxes() if row.rest})
+            exits.push_async_callback(self.journals.aclose)
+            self.tasks.start(self.journals.keep_house(), name="journals")
             await self.sandboxes.start()
             await self.workspaces.start()
             exits.push_async_callback(self.workspaces.aclose)

@@ -12,10 +12,10 @@ from msgspec import UNSET
 
 from cellbox import errors
 from cellbox.control.clock import LifeClock
-from cellbox.control.commands import Commands
-from cellbox.control.contexts import Contexts
 from cellbox.control.files import Files
 from cellbox.control.guest import Guest
+from cellbox.control.journal import Journals
+from cellbox.control.journaled import JournaledCommands, JournaledContexts
 from cellbox.control.logs import SandboxLog
 from cellbox.control.settings import Settings
 from cellbox.control.shells import Shells
@@ -46,6 +46,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     boot_ms: float
     forked_from: str | None = None
     limitations: list[str] = []
+    tools: list[str] = []
 
 
 class Rest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class Host:
 
     store: Store
     settings: Settings
+    journals: Journals
     engine: str
     enforced: dict[str, bool]
 
@@ -95,9 +97,10 @@ class LiveSandbox:
         self.request = request
         self.birth = birth
         self.hold = hold
-        self.commands = Commands(guest)
+        self.journal = host.journals.open(row.id, row.owner, row.template)
+        self.commands = JournaledCommands(guest, self.journal)
         self.shells = Shells(guest)
-        self.contexts = Contexts(guest, row.id)
+        self.contexts = JournaledContexts(guest, row.id, self.journal)
         self.files = Files(guest)
         self.failure = ""
         self._host = host
@@ -181,6 +184,7 @@ class LiveSandbox:
             id=self.id,
             template=self._row.template,
             template_digest=self._row.template_digest,
+            tools=self.birth.tools,
             status=self.status,
             cpu=self.spec.cpu,
             memory_mb=self.spec.memory_mb,
@@ -282,6 +286,7 @@ class LiveSandbox:
         self.status = SandboxStatus.STOPPING
         self.guest.end(errors.SandboxNotFoundError(f"sandbox {self.id} was killed"))
         self.log.close()
+        self.journal.close()
 
     def fail(self, cause: str, detail: str) -> None:
         """Its machine ended without being asked to. The row stays, with the reason, until its TTL."""

@@ -20,6 +20,7 @@ from cellbox.control import host
 from cellbox.control.clock import LifeClock
 from cellbox.control.guest import Connection, Guest
 from cellbox.control.hibernation import Hibernation
+from cellbox.control.journal import Journals
 from cellbox.control.logs import SandboxLog
 from cellbox.control.machines import Machines, Started
 from cellbox.control.pool import NotReadyError, Pool, Prepared
@@ -55,6 +56,7 @@ class Sandboxes:
         engine: Engine,
         templates: Templates,
         store: Store,
+        journals: Journals,
         workspaces: Workspaces,
         tasks: Tasks,
         machines: Machines,
@@ -65,6 +67,7 @@ class Sandboxes:
         self._engine = engine
         self._templates = templates
         self._store = store
+        self._journals = journals
         self._tasks = tasks
         self._live: dict[str, LiveSandbox] = {}
         self._starting: Counter[str] = Counter()
@@ -119,7 +122,11 @@ class Sandboxes:
             probe = await self._engine.probe()
             self._enforced = {**probe.enforced, "disk": True}
             self._host = Host(
-                store=self._store, settings=self._settings, engine=self._engine.name, enforced=self._enforced
+                store=self._store,
+                settings=self._settings,
+                journals=self._journals,
+                engine=self._engine.name,
+                enforced=self._enforced,
             )
             await self._find_hibernated()
             self._engine_is_started = True
@@ -368,6 +375,7 @@ class Sandboxes:
             boot_ms=round((time.monotonic() - arrived) * 1000, 1),
             forked_from=forked_from,
             limitations=[*configured.problems, *self._workspaces.limitations(hold)],
+            tools=self._templates.tools(template),
         )
         sandbox = LiveSandbox(
             host=self._host,

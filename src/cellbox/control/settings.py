@@ -71,6 +71,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many sandboxes are kept ready before anyone asks: `TEMPLATE=N`, or `TEMPLATE=MIN-MAX` to have more of them
     while they are in demand. `*` stands for any template."""
 
+    journal_mb: Annotated[int, Meta(ge=0, le=4096)] = 32
+    """How much of what was run in a sandbox is kept, for each sandbox. 0 keeps nothing."""
+    journal_keep_days: Annotated[float, Meta(ge=0)] = 7.0
+    """How long a journal is kept after its sandbox ended."""
+
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which the server may be addressed, exactly as in the `Host` header, with or without port.
     Empty: the names of this machine's loopback when listening there (against DNS rebinding), any name otherwise."""

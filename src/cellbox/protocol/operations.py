@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellbox.protocol import account, commands, contexts, pool, sandboxes, shells, snapshots, templates, workspaces
+from cellbox.protocol import (
+    account,
+    commands,
+    contexts,
+    journal,
+    pool,
+    sandboxes,
+    shells,
+    snapshots,
+    templates,
+    workspaces,
+)
 from cellbox.protocol.file_operations import SANDBOX_FILES as SANDBOX_FILES  # all of that module is this one's too
 from cellbox.protocol.file_operations import WORKSPACE_FILES as WORKSPACE_FILES
 from cellbox.protocol.operation import Operation as Operation
@@ -92,6 +103,15 @@ get_logs = Operation(
     result=str,
     query=("stream", "follow", "tail"),
     events=account.LogLine,
+)
+read_journal = Operation(
+    name="read_journal",
+    method="GET",
+    path=_SANDBOX + "/journal",
+    summary="Read what was run in a sandbox and what came of it, also after the sandbox's end.",
+    body=NoneType,
+    result=journal.Journal,
+    query=("after", "limit"),
 )
 run_command = Operation(
     name="run_command",

@@ -95,6 +95,8 @@ class SandboxInfo(Value):
     `cold`: booted, since there was none to use. `fork`: goes on from another sandbox."""
     engine: str = ""
     template_digest: str = ""
+    tools: list[str] = []
+    """What the template's maker thinks worth naming of what is installed."""
     enforced: dict[str, bool] = {}
     """Which limits this host really enforces for this sandbox: memory, cpu, tasks, disk."""
     limitations: list[str] = []

@@ -49,6 +49,11 @@ class Templates:
             self._ready.add(template.digest)
         return template
 
+    def tools(self, name: str) -> list[str]:
+        """Return what a template's maker thinks worth naming; nothing for one that is gone."""
+        template = self._catalogue.find(name)
+        return template.label.tools if template is not None else []
+
     def rootfs(self, digest: str) -> Path | None:
         """Return the root filesystem of a template's content, whatever its name is now; None when it is gone."""
         return self._catalogue.directory(digest) / "rootfs" if self._catalogue.manifest(digest) is not None else None

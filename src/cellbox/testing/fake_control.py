@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from cellbox import errors
+from cellbox.control.journal import Journals
 from cellbox.control.keys import Keys
 from cellbox.control.logs import SandboxLog
 from cellbox.control.settings import Settings
@@ -33,6 +34,7 @@ class FakeControl:
         self.settings = settings
         self.store = SqliteStore(settings.data_dir / "cellbox.sqlite")
         self.keys = Keys(self.store, settings.data_dir)
+        self.journals = Journals(settings.data_dir / "journals", limit_bytes=1024 * 1024, keep_seconds=60)
         self.sandboxes = FakeSandboxes()
         self.snapshots = FakeSnapshots()
         self.engine = FakeEngine()

@@ -42,6 +42,7 @@ from cellbox.protocol.sandboxes import (
 
 if TYPE_CHECKING:
     from cellbox.client._async._client import AsyncClient
+    from cellbox.client._journal import Journal
 
 LogStream = Literal["both", "stdout", "stderr"]
 _CLEAN_UP_SECONDS = 10.0
@@ -252,6 +253,12 @@ class AsyncSandbox(AsyncSandboxStates):
         """The log line by line, as it is written, until the sandbox ends or the iteration is left."""
         query: Query = [("stream", stream), ("tail", tail), ("follow", True)]
         return self._connection.stream(operations.get_logs, query=query, ids=self._ids)
+
+    async def journal(self) -> Journal:
+        """Every cell and command that ran in it so far, and what came of each; also after its end."""
+        from cellbox.client._async._sandboxes import AsyncSandboxes
+
+        return await AsyncSandboxes(self._connection).journal(self.id)
 
     async def exec(
         self,

@@ -42,6 +42,7 @@ from cellbox.protocol.sandboxes import (
 
 if TYPE_CHECKING:
     from cellbox.client._sync._client import Client
+    from cellbox.client._journal import Journal
 
 LogStream = Literal["both", "stdout", "stderr"]
 _CLEAN_UP_SECONDS = 10.0
@@ -252,6 +253,12 @@ class Sandbox(SandboxStates):
         """The log line by line, as it is written, until the sandbox ends or the iteration is left."""
         query: Query = [("stream", stream), ("tail", tail), ("follow", True)]
         return self._connection.stream(operations.get_logs, query=query, ids=self._ids)
+
+    def journal(self) -> Journal:
+        """Every cell and command that ran in it so far, and what came of each; also after its end."""
+        from cellbox.client._sync._sandboxes import Sandboxes
+
+        return Sandboxes(self._connection).journal(self.id)
 
     def exec(
         self,

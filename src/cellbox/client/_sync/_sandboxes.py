@@ -10,11 +10,15 @@ import msgspec
 
 from cellbox.client._sync._connection import Connection
 from cellbox.client._sync._sandbox import Sandbox
+from cellbox.client._codec import Query
 from cellbox.client._compat import sleep
 from cellbox.client._errors import capacity_delays
+from cellbox.client._journal import Journal
 from cellbox.client._timeouts import CREATE_SECONDS
 from cellbox.errors import APIError
+from cellbox.protocol import journal as protocol
 from cellbox.protocol import operations
+from cellbox.protocol.journal import MAX_PAGE_ENTRIES
 from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, CreateSandbox, OnTimeout, VolumeMount
 
 
@@ -79,6 +83,21 @@ class Sandboxes:
         """
         info = self._connection.call(operations.get_sandbox, ids={"sandbox_id": sandbox_id})
         return Sandbox(self._connection, info)
+
+    def journal(self, sandbox_id: str) -> Journal:
+        """What ran in a sandbox and what came of it; journals outlive their sandboxes by some days.
+
+        Raises:
+            SandboxNotFoundError: There is no journal of it (any more), or it is someone else's.
+        """
+        pages: list[protocol.Journal] = []
+        after: int | None = 0
+        while after is not None:
+            query: Query = [("after", after), ("limit", MAX_PAGE_ENTRIES)]
+            page = self._connection.call(operations.read_journal, query=query, ids={"sandbox_id": sandbox_id})
+            pages.append(page)
+            after = page.next_after
+        return Journal(pages)
 
     def list(self) -> list[Sandbox]:
         """All of them, newest first."""

@@ -10,6 +10,7 @@ from cellbox import errors
 from cellbox.control.logs import LogStream, SandboxLog
 from cellbox.protocol import operations
 from cellbox.protocol.account import LogLine
+from cellbox.protocol.journal import MAX_PAGE_ENTRIES, Journal
 from cellbox.protocol.sandboxes import (
     CreateSandbox,
     Lifecycle,
@@ -82,6 +83,15 @@ async def get_logs(call: Call[None]) -> str | Answer:
         return EventStream(call, _lines(log, stream))
     text = _ODD_LINE_ENDS.sub(" ", log.text(stream, call.number("tail")))
     return BytesAnswer(text.encode("utf-8", "replace"), "text/plain; charset=utf-8")
+
+
+@handlers.handles(operations.read_journal)
+async def read_journal(call: Call[None]) -> Journal:
+    after, limit = call.number("after", 0) or 0, call.number("limit", 100) or 0
+    if not 1 <= limit <= MAX_PAGE_ENTRIES:
+        raise errors.InvalidRequestError(f"limit must be 1 to {MAX_PAGE_ENTRIES}, not {limit}")
+    # A journal outlives its sandbox: its owner is asked of the journal itself.
+    return await call.control.journals.read(call.caller.owner, call.parameters["sandbox_id"], after, limit)
 
 
 async def _lines(log: SandboxLog, stream: LogStream) -> AsyncIterator[Any]:
