@@ -36,6 +36,8 @@ demo: $(VENV)/.demo-installed $(VENV)/.system
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test-installed $(VENV)/.system
+	@echo "==> environments of the agent frameworks"
+	@$(BIN)/python tools/frameworks.py > /dev/null
 	@echo "==> templates"
 	@$(BIN)/python tools/build_templates.py $(TEMPLATES)
 	@echo "==> tests"

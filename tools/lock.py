@@ -1,7 +1,7 @@
 """Writes the lock files: exact versions with the hashes of every wheel that any supported target would take.
 
     make lock                      all of them, at the newest versions allowed
-    python tools/lock.py NAME…     only these (`requirements`, `requirements-test`, …, or a template's name)
+    python tools/lock.py NAME…     only these (`requirements`, `requirements-test`, …, or a template or framework)
 
 pip itself resolves, with this machine's own configuration; no address of an index gets into a lock.
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ROOT / "src/cellbox/templates/recipes"
+FRAMEWORKS = ROOT / "tests/frameworks"
 MACHINES = ("x86_64", "aarch64")
 HOST_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 GLIBC_MINORS = {"host": (*range(36, 23, -1), 17, 12, 5), "template": (*range(41, 23, -1), 17, 12, 5)}
@@ -62,14 +63,26 @@ def locks() -> dict[str, Lock]:
     }
     for source in sorted(RECIPES.glob("*/requirements.in")):
         recipe = tomllib.loads((source.parent / "recipe.toml").read_text())
-        lines = (line.split("#")[0].strip() for line in source.read_text().splitlines())
         found[recipe["name"]] = Lock(
             path=source.parent / recipe["pip_lock"],
-            requirements=tuple(filter(None, lines)),
+            requirements=listed_in(source),
             pythons=(recipe["python"],),
             kind="template",
         )
+    for source in sorted(FRAMEWORKS.glob("*/requirements.in")):
+        found[source.parent.name] = Lock(
+            path=source.parent / "requirements.lock",
+            requirements=(*project["project"]["dependencies"], *group(project, "framework"), *listed_in(source)),
+            pythons=HOST_PYTHONS,
+            kind="host",
+        )
     return found
+
+
+def listed_in(source: Path) -> tuple[str, ...]:
+    """The requirements in a `requirements.in`."""
+    lines = (line.split("#")[0].strip() for line in source.read_text().splitlines())
+    return tuple(filter(None, lines))
 
 
 def group(project: dict[str, Any], name: str) -> Iterator[str]:

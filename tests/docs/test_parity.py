@@ -18,7 +18,7 @@ from cellbox.templates.templates import builtin_names
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "benchmarks" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks" / "README.md"])
 
 
 def page(name: str) -> str:
@@ -63,7 +63,7 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
     assert not [target for target in targets if not (path.parent / target).exists()]
 
 
-PROMISED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page("SPECIFICATION.md"))))
+PROMISED = sorted(set(re.findall(r"`(tests/[\w/-]+\.py)(?:::(\w+))?`", page("SPECIFICATION.md"))))
 
 
 @pytest.mark.parametrize(("file", "name"), PROMISED)

@@ -70,7 +70,7 @@ def run(
         save_charts: Directory for charts.
     """
     source, stem = _source(file, code)
-    uploads = [_upload(one) for one in upload or []]
+    uploads = upload_pairs(upload)
     variables = pairs(env, "--env")
     with Client() as client:
         if sandbox is not None:
@@ -144,6 +144,11 @@ def _source(name: str | None, code: str | None) -> tuple[str, str]:
         raise UsageError(f"{file} is not UTF-8 text.") from None
     except OSError as error:
         raise UsageError(f"{file} can't be read: {error.strerror}.") from None
+
+
+def upload_pairs(values: list[str] | None) -> list[tuple[Path, str]]:
+    """`--file` options, each checked."""
+    return [_upload(value) for value in values or []]
 
 
 def _upload(text: str) -> tuple[Path, str]:
