@@ -32,7 +32,7 @@ GROUPS = {
     "Rest": ("pause_sandbox", "resume_sandbox", "hibernate_sandbox", "wake_sandbox"),
     "Snapshots and forks": ("take_snapshot", "list_snapshots", "get_snapshot", "delete_snapshot", "fork_sandbox",
                             "fork_tree", "promote_sandbox"),
-    "Commands": ("run_command", "stream_command"),
+    "Commands": ("run_command", "stream_command", "run_commands"),
     "Shells": ("create_shell", "list_shells", "get_shell", "close_shell", "run_in_shell", "stream_in_shell",
                "interrupt_shell"),
     "Code contexts": ("create_context", "list_contexts", "close_context", "run_code", "stream_code", "interrupt_context",
@@ -62,6 +62,9 @@ Fields beyond it are marked nowhere, since that client ignores what it does not 
   [errors](errors.md). What belongs to someone else answers 404, as if it did not exist.
 * **Streams** are server-sent events whose `data` is ASCII JSON. The last event is named below; a stream that ends
   without it was cut. A comment line is sent while nothing happens.
+* **WebSockets** begin with the same key, or with `?access_token=` where a browser can't send headers, and the same errors
+  before the upgrade. JSON goes as text messages of at most 1 MiB. An error ends one with close code 4000 + its status and
+  the reason `<code>: <sentence>`; the server pings every 20 s.
 * **Retries.** A create answered with 503 or 429 *and* `Retry-After` created nothing. No other `POST` may be repeated
   without looking first.
 """
@@ -146,7 +149,8 @@ def field_table(struct: type[msgspec.Struct]) -> Iterator[str]:
 
 def operation_section(operation: Operation[Any, Any]) -> Iterator[str]:
     yield f"### `{operation.method} /v1{operation.path}`\n\n{operation.summary}\n\n"
-    facts = [f"operation `{operation.name}`", f"answers {operation.status}"]
+    answer = "becomes a WebSocket" if operation.is_websocket else f"answers {operation.status}"
+    facts = [f"operation `{operation.name}`", answer]
     if operation.scope == "admin":
         facts.append("needs an **admin** key")
     if operation.query:
@@ -157,7 +161,13 @@ def operation_section(operation: Operation[Any, Any]) -> Iterator[str]:
     for struct in structs_in(operation.body):
         yield f"**Body:** `{struct.__name__}`\n\n"
         yield from field_table(struct)
-    if operation.events is not None:
+    if operation.is_websocket:
+        yield f"**The client sends:** {message_names(operation.messages)}\n\n"
+        for struct in structs_in(operation.messages):
+            yield f"`{struct.__name__}`\n\n"
+            yield from field_table(struct)
+        yield f"**The server sends:** {message_names(operation.events)}\n\n"
+    elif operation.events is not None:
         names = " · ".join(f"`{one.__struct_config__.tag}` ({one.__name__})" for one in structs_in(operation.events))
         yield f"**Events:** {names}\n\n"
     if operation.result is bytes or operation.result is str:
@@ -166,6 +176,13 @@ def operation_section(operation: Operation[Any, Any]) -> Iterator[str]:
         named = ", ".join(f"[`{one.__name__}`](#{one.__name__.lower()})" for one in structs_in(operation.result))
         many = "a list of " if typing.get_origin(operation.result) is list else ""
         yield f"**Answer:** {many}{named or type_name(operation.result)}\n\n"
+
+
+def message_names(union: Any) -> str:
+    """The messages of one side of a WebSocket."""
+    members = typing.get_args(union) or (union,)
+    names = ["bytes, as binary messages" if one is bytes else f"`{one.__name__}`" for one in members]
+    return " · ".join(names)
 
 
 def answers() -> Iterator[type[msgspec.Struct]]:

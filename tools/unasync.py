@@ -25,6 +25,7 @@ NAMES = {
     "aclosing": "closing",
     "aiter": "iter",
     "aiter_stream": "iter_stream",
+    "asyncio": "sync",
     "anext": "next",
     "asynccontextmanager": "contextmanager",
     "aread": "read",

@@ -80,6 +80,18 @@ def shielded(seconds: float) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+async def async_within(seconds: float, receive: Callable[..., Any]) -> Any:
+    """Call a function that waits for a message, for so long at most. Raises `TimeoutError`."""
+    import anyio
+
+    with anyio.fail_after(seconds):
+        return await receive()
+
+
+def within(seconds: float, receive: Callable[..., Any]) -> Any:
+    return receive(timeout=seconds)
+
+
 def async_chunks(source: AsyncSource) -> AsyncIterator[bytes]:
     """Iterate over either kind of source."""
     return aiter(source) if isinstance(source, AsyncIterable) else _as_async(source)

@@ -15,6 +15,7 @@ from cellbox.errors import (
     CapacityError,
     CellboxError,
     ConflictError,
+    ConnectionLostError,
     InternalError,
     InvalidRequestError,
     NotFoundError,
@@ -100,6 +101,16 @@ def _error_of_a_stranger(status: int, headers: Headers, body: bytes, retry_after
         request_id=header(headers, b"x-request-id") or None,
         http_status=status,
     )
+
+
+def error_from_close(code: int, reason: str) -> Exception | None:
+    """What a WebSocket's close code stands for; None when it was closed in good order."""
+    if code == 1000:
+        return None
+    if 4400 <= code < 4600:
+        name, _, message = reason.partition(": ")
+        return error_from_envelope(code - 4000, ErrorBody(error=message or reason, code=name), None)
+    return ConnectionLostError(f"The daemon closed the WebSocket (code {code}{f': {reason}' if reason else ''})")
 
 
 def retry_after_seconds(value: str) -> float | None:

@@ -31,6 +31,16 @@ class RunCommand(RequestBody):
     """Text for its standard input, which is otherwise empty."""
 
 
+class CommandMessage(RunCommand):
+    """What a client of `run_commands` sends: a command to start, or with `cancel` one to end."""
+
+    cmd: str = ""
+    id: Annotated[str, Meta(min_length=1, max_length=128)] | int
+    """The caller's name for the command; free again once its end was told."""
+    cancel: bool = False
+    """Kill the command of this id."""
+
+
 CommandReason = Literal["exited", "timeout", "idle_timeout", "cancelled", "out_of_memory"]
 
 
@@ -72,6 +82,33 @@ class CommandExited(Value, tag_field="event", tag="exit"):
     duration_ms: float = 0
     reason: CommandReason = "exited"
     survivors: int = 0
+
+
+class CommandOutput(Value):
+    """From `run_commands`: what a command printed; a character is never split over two messages."""
+
+    id: str | int
+    stream: Literal["stdout", "stderr"]
+    data: str
+
+
+class CommandEnd(Value):
+    """From `run_commands`: a command's last message."""
+
+    id: str | int
+    exit: int
+    """128 + n for death by signal n."""
+    duration_ms: float = 0
+    reason: CommandReason = "exited"
+    survivors: int = 0
+
+
+class CommandProblem(Value):
+    """From `run_commands`: a command's last message when it did not run, or did not run to its end."""
+
+    id: str | int
+    error: str
+    code: str = ""
 
 
 CommandEvent = StdoutChunk | StderrChunk | CommandExited

@@ -47,11 +47,13 @@ def openapi_document(operations: Iterable[Operation[Any, Any]], *, version: str)
 
 def _types(operation: Operation[Any, Any]) -> list[Any]:
     types = [kind for kind in (operation.body, operation.result) if kind not in (bytes, str, _NoneType)]
-    return [*types, *_events(operation)]
+    return [*types, *_members(operation.events), *_members(operation.messages)]
 
 
-def _events(operation: Operation[Any, Any]) -> tuple[Any, ...]:
-    return () if operation.events is None else get_args(operation.events) or (operation.events,)
+def _members(union: Any) -> tuple[Any, ...]:
+    """The JSON documents of a union; binary messages have no schema."""
+    members = () if union is None else get_args(union) or (union,)
+    return tuple(member for member in members if member is not bytes)
 
 
 def _describe(operation: Operation[Any, Any], schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -65,10 +67,16 @@ def _describe(operation: Operation[Any, Any], schemas: dict[Any, Any]) -> dict[s
                "schema": {"type": "string"}} for name in operation.query),
         ],
         "responses": {
-            str(operation.status): _success(operation, schemas),
+            "101" if operation.is_websocket else str(operation.status): _success(operation, schemas),
             "default": {"$ref": "#/components/responses/Error"},
         },
     }  # fmt: skip
+    if operation.is_websocket:
+        described["x-websocket"] = {
+            "client": {"oneOf": [schemas[member] for member in _members(operation.messages)]},
+            "server": {"oneOf": [schemas[member] for member in _members(operation.events)]},
+            "binary": {"client": _has_binary(operation.messages), "server": _has_binary(operation.events)},
+        }
     if operation.body is bytes:
         described["requestBody"] = {"required": True, "content": {"*/*": {}}}
     elif operation.body is not _NoneType:
@@ -80,7 +88,13 @@ def _describe(operation: Operation[Any, Any], schemas: dict[Any, Any]) -> dict[s
     return described
 
 
+def _has_binary(union: Any) -> bool:
+    return bytes in (get_args(union) or (union,))
+
+
 def _success(operation: Operation[Any, Any], schemas: dict[Any, Any]) -> dict[str, Any]:
+    if operation.is_websocket:
+        return {"description": "Upgraded to a WebSocket, see `x-websocket`."}
     content: dict[str, Any] = {}
     if operation.result is bytes:
         content["application/octet-stream"] = {}
@@ -88,7 +102,7 @@ def _success(operation: Operation[Any, Any], schemas: dict[Any, Any]) -> dict[st
         content["text/plain"] = {"schema": {"type": "string"}}
     elif operation.result is not _NoneType:
         content |= _json(schemas[operation.result])
-    if events := _events(operation):
+    if events := _members(operation.events):
         content["text/event-stream"] = {"schema": {"oneOf": [schemas[event] for event in events]}}
     return {"description": "Success.", **({"content": content} if content else {})}
 

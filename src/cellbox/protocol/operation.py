@@ -30,4 +30,11 @@ class Operation(Generic[BodyT, ResultT]):
     scope: Literal["public", "user", "admin"] = "user"
     """Who may call it: anyone, a holder of any key, a holder of an admin key."""
     events: Any = None
-    """For a stream: the union of its events; the answer is `text/event-stream`. The last one ends the stream."""
+    """For a stream: the union of its events; the answer is `text/event-stream`. The last one ends the stream.
+    For a WebSocket: what the server sends."""
+    messages: Any = None
+    """For a WebSocket: the union of what the client sends. JSON documents are text messages, `bytes` binary ones."""
+
+    @property
+    def is_websocket(self) -> bool:
+        return self.messages is not None

@@ -190,6 +190,16 @@ interrupt_shell = Operation(
     body=NoneType,
     result=contexts.Interrupted,
 )
+run_commands = Operation(
+    name="run_commands",
+    method="GET",
+    path=_SANDBOX + "/exec/ws",
+    summary="Run commands side by side over one WebSocket, each under an id of the caller's.",
+    body=NoneType,
+    result=NoneType,
+    messages=commands.CommandMessage,
+    events=commands.CommandOutput | commands.CommandEnd | commands.CommandProblem,
+)
 create_context = Operation(
     name="create_context",
     method="POST",

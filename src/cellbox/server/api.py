@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 import time
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -18,11 +20,13 @@ from cellbox.server.answers import RawHeaders
 from cellbox.server.bodies import decode_body, read_body, refuse_encoded
 from cellbox.server.call import Answer, Call, CallerGone
 from cellbox.server.guard import Guard
-from cellbox.server.keepalive import Connection, connection_of
 from cellbox.server.metrics import Metrics
+from cellbox.server.peer import Peer, peer_of
 from cellbox.server.query import check_query, parse_query, split_path
 from cellbox.server.routes import all_routes
-from cellbox.server.routing import Route, RoutingTable
+from cellbox.server.routing import WEBSOCKET, Route, RoutingTable
+from cellbox.server.streams import REVOCATION_SECONDS
+from cellbox.server.websocket import WebSocket
 
 if TYPE_CHECKING:
     from cellbox.control.control import Control
@@ -54,9 +58,8 @@ class Api:
         return 0.0 if self.metrics.in_progress else time.monotonic() - self.last_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # no websockets yet; uvicorn refuses the handshake
-        await _Exchange(self, scope, receive, send).run()
+        if scope["type"] in ("http", "websocket"):
+            await _Exchange(self, scope, receive, send).run()
 
     # What follows is for `_Exchange` and for `routes/system.py`.
 
@@ -73,24 +76,24 @@ class Api:
             parts = split_path(scope["raw_path"])
         except ValueError:
             raise errors.NotFoundError("no such route") from None
-        return self._table.find(scope["method"], parts)
+        return self._table.find(scope.get("method", WEBSOCKET), parts)
 
-    def authenticate(self, headers: dict[bytes, bytes], query: dict[str, str], connection: Connection | None) -> Caller:
+    def authenticate(self, headers: dict[bytes, bytes], query: dict[str, str], peer: Peer | None) -> Caller:
         """Find out who calls. A key that was sent counts, and must be good, even where none is needed."""
         secret = _sent_key(headers) or query.get("access_token", "")
         if secret:
             return self._control.keys.authenticate(secret)
-        if connection is not None and connection.is_unix and connection.is_own_user:
+        if peer is not None and peer.is_unix and peer.is_own_user:
             return LOCAL_CALLER
         raise errors.AuthenticationError("unauthorized", detail="missing bearer token")
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its answer, or one WebSocket from its handshake to its end."""
 
     __slots__ = (
-        "api", "connection", "headers", "is_answered", "owner", "parameters", "receive", "request_id", "route",
-        "scope", "send_", "started", "status", "trailing",
+        "api", "headers", "is_answered", "owner", "parameters", "peer", "receive", "request_id", "route", "scope",
+        "send_", "started", "status", "trailing", "websocket",
     )  # fmt: skip
 
     def __init__(self, api: Api, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +102,8 @@ class _Exchange:
         self.receive = receive
         self.send_ = send
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.connection = connection_of(scope)
+        self.peer = peer_of(scope)
+        self.websocket = WebSocket(scope, receive, self.send) if scope["type"] == "websocket" else None
         sent = self.headers.get(b"x-request-id", b"")
         self.request_id = sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(8).encode()
         self.trailing: RawHeaders = [(b"x-request-id", self.request_id)]
@@ -132,10 +136,13 @@ class _Exchange:
 
     async def send(self, message: Any) -> None:
         """Send on, adding the headers that every answer has."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.accept"):
+            self.status = message.get("status", 101)
             self.is_answered = True
             message["headers"].extend(self.trailing)
+        if self.websocket is not None and kind.startswith("http."):
+            message = {**message, "type": f"websocket.{kind}"}
         await self.send_(message)
 
     async def _answer(self) -> None:
@@ -144,7 +151,7 @@ class _Exchange:
         except CallerGone:
             self.status = _DISCONNECTED
         except asyncio.CancelledError:
-            if self.connection is not None and self.connection.is_lost:
+            if self.peer is not None and self.peer.is_lost:
                 self.status = _DISCONNECTED  # by `cancelled_on_disconnect`
             elif not self.is_answered:
                 # The server is being stopped. No Retry-After: how far the work had come is unknown.
@@ -158,7 +165,7 @@ class _Exchange:
         origin = self.api.check(headers)
         if origin is not None:
             self.trailing += [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
-            if self.scope["method"] == "OPTIONS":
+            if self.scope.get("method") == "OPTIONS":
                 return await answers.send_empty(self.send, 204, [*_PREFLIGHT])
         route, self.parameters = self.api.find(self.scope)
         self.route = route
@@ -166,7 +173,7 @@ class _Exchange:
         query = parse_query(self.scope["query_string"])
         caller = _NOBODY
         if operation.scope != "public":
-            caller = self.api.authenticate(headers, query, self.connection)
+            caller = self.api.authenticate(headers, query, self.peer)
             self.owner = caller.owner
             if operation.scope == "admin" and not caller.is_admin:
                 raise errors.PermissionDeniedError("this needs an admin key")
@@ -185,9 +192,15 @@ class _Exchange:
             headers=headers,
             body=body,
             receive=self.receive,
-            connection=self.connection,
+            peer=self.peer,
             metrics=self.api.metrics,
+            websocket=self.websocket,
         )
+        if self.websocket is not None:
+            async with self._ended_with_its_key(caller):
+                await route.handler(call)
+            await self.websocket.close()
+            return None
         result = await route.handler(call)
         if result is None:
             await answers.send_empty(self.send, operation.status, [])
@@ -197,17 +210,48 @@ class _Exchange:
             await answers.send_json(self.send, operation.status, result, [])
         return None
 
+    @contextlib.asynccontextmanager
+    async def _ended_with_its_key(self, caller: Caller) -> AsyncGenerator[None]:
+        """End a WebSocket soon after the key that opened it was revoked."""
+        assert self.websocket is not None
+        websocket, keys, task = self.websocket, self.api.control.keys, asyncio.current_task()
+        assert task is not None
+        was_revoked = False
+
+        async def watch() -> None:
+            nonlocal was_revoked
+            while True:
+                await asyncio.sleep(REVOCATION_SECONDS)
+                if not keys.is_current(caller):
+                    was_revoked = True
+                    task.cancel()
+                    return
+
+        watching = asyncio.ensure_future(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not was_revoked:
+                raise
+            task.uncancel()
+            await websocket.fail(errors.AuthenticationError("unauthorized", detail="the api key was revoked"))
+        finally:
+            watching.cancel()
+
     async def _report(self, error: Exception) -> None:
         known = answers.as_api_error(error)
         if known is None:
             operation = self.route.operation.name if self.route is not None else "unknown"
             _log.error("request failed", operation=operation, request_id=self.request_id.decode(), exc_info=error)
             known = errors.InternalError("internal error", detail="the daemon's log has more under this request id")
+        if self.websocket is not None and self.is_answered:
+            await self.websocket.fail(known)
+            return
         if self.is_answered:
             # Too late for another status. Ending without the last chunk is how HTTP tells that the body is not whole.
             _log.warning("answer broken off", request_id=self.request_id.decode(), reason=known.message[:500])
-            if self.connection is not None:
-                self.connection.transport.close()
+            if self.peer is not None:
+                self.peer.transport.close()
             return
         extra: RawHeaders = []
         if isinstance(known, errors.APIError):
@@ -222,8 +266,8 @@ class _Exchange:
         await answers.send_json(self.send, status, body, [*answers.error_headers(error), *extra])
 
 
-_HEADERS_FROM_DETAILS = {"allow": b"allow", "content_range": b"content-range"}
-"""What a 405 and a 416 must say in a header too."""
+_HEADERS_FROM_DETAILS = {"allow": b"allow", "content_range": b"content-range", "upgrade": b"upgrade"}
+"""What a 405, a 416 and a 426 must say in a header too."""
 _PREFLIGHT: RawHeaders = [
     (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
     (b"access-control-allow-headers", b"authorization, content-type, range, x-api-key, x-request-id"),

@@ -16,8 +16,9 @@ from cellbox.control.keys import Caller
 if TYPE_CHECKING:
     from cellbox.control.control import Control
     from cellbox.control.sandbox import LiveSandbox
-    from cellbox.server.keepalive import Connection
     from cellbox.server.metrics import Metrics
+    from cellbox.server.peer import Peer
+    from cellbox.server.websocket import WebSocket
 
 BodyT = TypeVar("BodyT")
 
@@ -37,7 +38,9 @@ class CallerGone(Exception):  # noqa: N818 - nobody is there to be told of an er
 class Call(Generic[BodyT]):
     """One authenticated request with its decoded body."""
 
-    __slots__ = ("body", "caller", "connection", "control", "headers", "metrics", "parameters", "query", "receive")
+    __slots__ = (
+        "body", "caller", "control", "headers", "metrics", "parameters", "peer", "query", "receive", "websocket_",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,8 +52,9 @@ class Call(Generic[BodyT]):
         headers: dict[bytes, bytes],
         body: BodyT,
         receive: Receive,
-        connection: Connection | None,
+        peer: Peer | None,
         metrics: Metrics,
+        websocket: WebSocket | None = None,
     ) -> None:
         self.control = control
         self.caller = caller
@@ -59,8 +63,15 @@ class Call(Generic[BodyT]):
         self.headers = headers
         self.body = body
         self.receive = receive
-        self.connection = connection
+        self.peer = peer
         self.metrics = metrics
+        self.websocket_ = websocket
+
+    @property
+    def websocket(self) -> WebSocket:
+        """The connection, of an operation that is a WebSocket; the handler has to accept it."""
+        assert self.websocket_ is not None, "no WebSocket"
+        return self.websocket_
 
     def sandbox(self) -> LiveSandbox:
         """The sandbox named in the path; unknown unless it is the caller's own."""
@@ -114,15 +125,15 @@ class Call(Generic[BodyT]):
     @contextmanager
     def cancelled_on_disconnect(self) -> Generator[None]:
         """Cancel what happens inside when the caller goes away: nobody is left to want it."""
-        connection, task = self.connection, asyncio.current_task()
-        if connection is None or task is None:
+        peer, task = self.peer, asyncio.current_task()
+        if peer is None or task is None:
             yield
             return
-        connection.on_lost(task.cancel)
+        peer.on_lost(task.cancel)
         try:
             yield
         finally:
-            connection.on_lost(None)
+            peer.on_lost(None)
 
 
 def check_length(headers: dict[bytes, bytes], limit: int | None) -> None:

@@ -18,6 +18,8 @@ from cellbox.server.call import Answer, Call
 BodyT = TypeVar("BodyT")
 ResultT = TypeVar("ResultT")
 
+WEBSOCKET = "WEBSOCKET"
+"""Stands for the method of a handshake, so that a path can have a WebSocket beside a GET."""
 Handler = Callable[[Call[BodyT]], Awaitable[ResultT | Answer]]
 ErrorRenderer = Callable[[APIError | TimedOutError, str], tuple[int, Value]]
 """Gives the status and the body for an error, and the request's id."""
@@ -85,11 +87,15 @@ class RoutingTable:
                 node = node.parameter
             else:
                 node = node.literals.setdefault(part, _Node())
-        if node.methods.setdefault(route.operation.method, (route, tuple(names)))[0] is not route:
+        method = WEBSOCKET if route.operation.is_websocket else route.operation.method
+        if node.methods.setdefault(method, (route, tuple(names)))[0] is not route:
             raise TypeError(f"two handlers for {route.operation.method} {route.operation.path}")
 
     def find(self, method: str, parts: Sequence[str]) -> tuple[Route, dict[str, str]]:
-        """Return the route and the path's parameters. Raises a 404 or 405 in the shape of every other error."""
+        """Return the route and the path's parameters. `method` is `WEBSOCKET` for a handshake.
+
+        Raises a 404, 405 or 426 in the shape of every other error.
+        """
         node, values = self._root, list[str]()
         for part in parts:
             following = node.literals.get(part)
@@ -102,8 +108,10 @@ class RoutingTable:
         if (found := node.methods.get(method)) is not None:
             route, names = found
             return route, dict(zip(names, values, strict=True))
+        if method == "GET" and WEBSOCKET in node.methods:
+            raise errors.InvalidRequestError("this is a WebSocket", http_status=426, details={"upgrade": "websocket"})
         if node.methods:
-            allowed = ", ".join(sorted(node.methods))
+            allowed = ", ".join(sorted({"GET" if name == WEBSOCKET else name for name in node.methods}))
             raise errors.InvalidRequestError(
                 "method not allowed", http_status=405, detail=f"here: {allowed}", details={"allow": allowed}
             )

@@ -26,6 +26,7 @@ from cellbox.server.api import Api
 from cellbox.server.keepalive import connection_class
 from cellbox.server.listen import Address, TcpAddress, UnixAddress, bind, parse_address
 from cellbox.server.logs import configure_logs
+from cellbox.server.upgraded import MAX_MESSAGE_BYTES, PING_SECONDS, PONG_SECONDS, UpgradedConnection
 
 _HOUSEKEEPING_SECONDS = 60.0
 
@@ -85,7 +86,11 @@ def _uvicorn_config(settings: Settings, api: Api) -> uvicorn.Config:
     return uvicorn.Config(
         api,
         http=connection_class(settings.keepalive_seconds),
-        ws="none",
+        ws=UpgradedConnection,
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PONG_SECONDS,
+        ws_per_message_deflate=False,  # what is small stays small, and inflating a stranger's bytes is an attack
         lifespan="off",
         loop="none",
         interface="asgi3",

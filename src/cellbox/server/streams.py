@@ -28,7 +28,7 @@ _HEADERS: RawHeaders = [
 ]
 _FIRST_EVENT_SECONDS = 0.5
 """A failure within this time is an ordinary error with its own status; then the stream begins, silent or not."""
-_REVOCATION_SECONDS = 4.0
+REVOCATION_SECONDS = 4.0
 """How long a stream may outlive the key it was opened with."""
 
 EventT = TypeVar("EventT")
@@ -117,7 +117,7 @@ class EventStream(Answer):
         if not self._is_started:
             await self._start(send)
         while True:
-            await asyncio.sleep(min(keepalive / 2, _REVOCATION_SECONDS))
+            await asyncio.sleep(min(keepalive / 2, REVOCATION_SECONDS))
             if not control.keys.is_current(caller):
                 self._was_revoked = True
                 cancel()

@@ -35,6 +35,12 @@ BODIES: dict[str, Any] = {
 }
 SANDKASTEN = "sandkasten_"
 """Begins the names of the operations of that wire, whose errors have a shape of their own."""
+HANDSHAKE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 PUBLIC = {"get_health", "get_version", "get_metrics"}
 ADMIN = {"delete_template", "build_template", "list_builds", "get_build", "get_build_logs", "get_pool", "resize_pool"}
 
@@ -53,6 +59,8 @@ def ask(client: httpx2.Client, route: Route, sandbox_id: str = "nope", **options
         workspace_id="w",
     )
     query = {"path": "/x"} if "path" in operation.query else {}
+    if operation.is_websocket:
+        options["headers"] = [*HANDSHAKE.items(), *(options.get("headers") or [])]
     json = BODIES.get(operation.name) if route.decoder is not None else None
     return client.request(operation.method, path, params=query, json=json, **options)
 
@@ -234,7 +242,7 @@ def test_the_private_socket_needs_no_key(start_server: Any, tmp_path: Any) -> No
 def test_a_client_of_another_user_needs_a_key_on_the_socket(
     start_server: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellbox.server.keepalive._peer_uid", lambda _socket: 12345)
+    monkeypatch.setattr("cellbox.server.peer._peer_uid", lambda _socket: 12345)
     start_server(listen=f"unix:{tmp_path}/cellbox.sock")
     with httpx2.Client(transport=httpx2.HTTPTransport(uds=f"{tmp_path}/cellbox.sock"), base_url="http://x") as client:
         assert client.get("/v1/me").status_code == 401

@@ -92,7 +92,7 @@ def test_a_cell_ends_with_its_caller_unless_told_otherwise(
 
 
 def test_a_revoked_key_ends_its_streams(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_REVOCATION_SECONDS", 0.1)
+    monkeypatch.setattr(streams, "REVOCATION_SECONDS", 0.1)
     key = server.new_key("ada")
     with server.client(key) as client:
         sandbox = f"/v1/sandboxes/{client.post('/v1/sandboxes', json={}).json()['id']}"

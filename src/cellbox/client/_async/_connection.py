@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cellbox._version import __version__
 from cellbox.client._async._stream import AsyncEventStream
 from cellbox.client._async._transport import AsyncTransport, open_transport, process_id
+from cellbox.client._async._websocket import AsyncWebSocket, open_websocket
 from cellbox.client._codec import Query, decode_answer, encode_body, target
 from cellbox.client._compat import AsyncLock, async_in_thread, async_scope
 from cellbox.client._config import Endpoint
@@ -43,6 +44,8 @@ class AsyncConnection:
         self._bound_to: tuple[int, object] | None = None
         self._opening = AsyncLock()
         self._origin: Any = None
+        self._reached = endpoint
+        """Where requests really go: with the socket of the private daemon, once that was found."""
         self._headers: list[tuple[bytes, bytes]] = []
 
     async def call(
@@ -102,6 +105,21 @@ class AsyncConnection:
             raise ConnectionLostError(
                 f"The stream of {operation.name} ended before its last event: how it came out is unknown"
             )
+
+    @asynccontextmanager
+    async def websocket(
+        self, operation: Operation[Any, Any], *, query: Query = (), ids: Mapping[str, str] = NO_IDS
+    ) -> AsyncGenerator[AsyncWebSocket, None]:
+        """Open an operation that is a WebSocket, and close it at the end of the block.
+
+        Raises:
+            DaemonUnavailableError: Nobody answers there.
+            APIError: The daemon refused.
+        """
+        await self._ready()
+        path = target(self.endpoint.prefix, operation, ids, query)
+        async with open_websocket(self._reached, path, self._headers, operation) as websocket:
+            yield websocket
 
     @asynccontextmanager
     async def open(
@@ -204,6 +222,7 @@ class AsyncConnection:
         """What is the same in every request."""
         import httpcore2
 
+        self._reached = endpoint
         self._origin = httpcore2.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port, target=b"/")
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         self._headers = [

@@ -8,6 +8,7 @@ from cellbox.protocol import operations
 from cellbox.protocol.commands import CommandEvent, CommandExited, CommandResult, RunCommand
 from cellbox.server.answers import raise_if_timed_out
 from cellbox.server.call import Answer, Call
+from cellbox.server.multiplex import Multiplex
 from cellbox.server.routing import Handlers
 from cellbox.server.streams import EventStream, closing
 
@@ -26,6 +27,13 @@ async def run_command(call: Call[RunCommand]) -> CommandResult:
 async def stream_command(call: Call[RunCommand]) -> Answer:
     events = call.sandbox().commands.stream(call.body)
     return EventStream(call, _with_timeouts(call.body, events), terminal=CommandExited)
+
+
+@handlers.handles(operations.run_commands)
+async def run_commands(call: Call[None]) -> None:
+    commands = call.sandbox().commands
+    await call.websocket.accept()
+    await Multiplex(call.websocket, commands).run()
 
 
 async def _with_timeouts(body: RunCommand, events: AsyncIterator[CommandEvent]) -> AsyncIterator[CommandEvent]:
