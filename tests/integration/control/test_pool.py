@@ -78,7 +78,7 @@ async def said(sandbox: LiveSandbox, command: str) -> str:
 
 
 def machines(pool: Pool) -> list[GvisorMachine]:
-    return [cast("GvisorMachine", one.prepared.guest.machine) for one in pool._ready]
+    return [cast("GvisorMachine", one.prepared.connection[0]) for one in pool._ready]
 
 
 def signal_all(machine: GvisorMachine, number: int) -> None:
