@@ -142,12 +142,6 @@ def test_templates(client: Client) -> None:
     assert template.memory_mb > 0
 
 
-def test_a_command_longer_than_the_clients_patience(panda: pandastack.Sandbox, daemon: Daemon) -> None:
-    """The client gives up after 30 s without a byte (here: 23), unless the daemon says that it is still there."""
-    hasty = pandastack.Client(api_url=daemon.url, api_key=daemon.admin_key, timeout=23)
-    assert hasty.sandboxes.get(panda.id).exec("sleep 24; echo done", timeout_seconds=60).stdout == "done\n"
-
-
 def test_a_context_is_closed_and_unknown_after(panda: pandastack.Sandbox) -> None:
     context = panda.create_code_context()
     context.close()

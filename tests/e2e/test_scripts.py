@@ -278,7 +278,11 @@ def test_a_create_whose_caller_died_is_reaped(daemon: Daemon, client: cellbox.Cl
     headers = {"Authorization": f"Bearer {daemon.admin_key}", "Content-Type": "application/json"}
     body = {"template": "base", "ttl_seconds": 3, "metadata": {"caller": "died"}}
     connection.request("POST", "/v1/sandboxes", json.dumps(body), headers)
+    made = json.loads(connection.getresponse().read())["id"]
     connection.close()
+    assert made in [box.id for box in client.sandboxes.list()]
+    connection.request("POST", "/v1/sandboxes", json.dumps(body), headers)
+    connection.close()  # this one before the answer: what it asked for is undone, or has its time like the other
     deadline = time.monotonic() + 60
     while any(box.metadata.get("caller") == "died" for box in client.sandboxes.list()):
         assert time.monotonic() < deadline, "nobody reaped it"

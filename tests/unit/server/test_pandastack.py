@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pandastack import exceptions
 
 from cellbox import errors
+from cellbox.control.settings import Settings
 
 
 @pytest.fixture
@@ -137,6 +139,12 @@ def test_a_command_longer_than_the_clients_patience(start_server: Any) -> None:
         sandbox.exec("sleep 9", timeout_seconds=0.9)
     assert sandbox.create_code_context().run_code("sleep(0.9)").exit_code == 0
     assert sandbox.exec("echo and the connection is still in step").exit_code == 0
+
+
+def test_signs_of_life_come_in_time_for_that_client() -> None:
+    """It gives up after 30 s without a byte. A sign comes within two intervals."""
+    patience = inspect.signature(pandastack.Client.__init__).parameters["timeout"].default
+    assert 2 * Settings().keepalive_seconds < patience
 
 
 def test_without_signs_of_life_that_client_would_give_up(start_server: Any) -> None:
