@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from cellbox.protocol.commands import CommandExited, CommandResult, StderrChunk, StdoutChunk
     from cellbox.protocol.contexts import CellDisplay, CellEnded
     from cellbox.protocol.files import FileChange, FileInfo, Unpacked
-    from cellbox.protocol.journal import CellEntry, CommandEntry
+    from cellbox.protocol.journal import CellEntry, CommandEntry, ShellEntry
     from cellbox.protocol.sandboxes import Lifecycle, SandboxInfo, SandboxStatus, SandboxUsage, VolumeMount
     from cellbox.protocol.shells import ShellCommandEnded, ShellInfo, ShellOutput, ShellResult
     from cellbox.protocol.snapshots import Promotion, SnapshotInfo
@@ -140,6 +140,7 @@ __all__ = [
     "SandboxUsage",
     "Shell",
     "ShellCommandEnded",
+    "ShellEntry",
     "ShellInfo",
     "ShellNotFoundError",
     "ShellOutput",
@@ -188,7 +189,7 @@ _HOMES = {
     "cellbox.protocol.commands": "CommandExited CommandResult StderrChunk StdoutChunk",
     "cellbox.protocol.contexts": "CellDisplay CellEnded",
     "cellbox.protocol.files": "FileChange FileInfo Unpacked",
-    "cellbox.protocol.journal": "CellEntry CommandEntry",
+    "cellbox.protocol.journal": "CellEntry CommandEntry ShellEntry",
     "cellbox.protocol.shells": "ShellCommandEnded ShellInfo ShellOutput ShellResult",
     "cellbox.protocol.sandboxes": "Lifecycle SandboxInfo SandboxStatus SandboxUsage VolumeMount",
     "cellbox.protocol.snapshots": "Promotion SnapshotInfo",

@@ -169,6 +169,16 @@ async def test_a_ttl_counts_from_the_last_use(daemon: Daemon) -> None:
                 await anyio.sleep(0.1)
 
 
+async def test_a_conversation_sleeps_on_disk_and_goes_on_where_it_was(sessions: AsyncSessions) -> None:
+    tools = AsyncSandboxTools(sessions.session("grace"))
+    await tools.run_python("x = 41")
+    sandbox = await tools.session.sandbox()
+    await sessions.session("grace").hibernate()
+    assert (await sandbox.refresh()).status == "hibernated"
+    assert (await tools.run_python("x + 1")).text == "42"
+    assert [cell.code for cell in (await sandbox.journal()).cells] == ["x = 41", "x + 1"]
+
+
 async def test_an_unprepared_sandbox_is_not_left_behind(daemon: Daemon) -> None:
     made: list[str] = []
 

@@ -34,6 +34,9 @@ def ended(client: Client) -> Sandbox:
         context.run_code("import time\ntime.sleep(60)", timeout_seconds=0.2)
         sandbox.exec("cat; echo oops >&2; exit 4", stdin="typed", env={"TOKEN": "hidden-value"}, cwd="/tmp")
         list(sandbox.exec_stream("seq 3"))
+        with sandbox.shells.create() as shell:
+            shell.run("cd /tmp")
+            list(shell.stream("pwd; exit 5"))
     return sandbox
 
 
@@ -43,7 +46,7 @@ def journal(ended: Sandbox) -> Journal:
 
 
 def test_every_cell_and_command_is_there_after_the_end(journal: Journal) -> None:
-    assert [entry.number for entry in journal] == [1, 2, 3, 4, 5, 6] and journal.missing == 0
+    assert [entry.number for entry in journal] == [1, 2, 3, 4, 5, 6, 7, 8] and journal.missing == 0
     value, streamed, failed, slow = journal.cells
     assert value.execution is not None and value.execution.results == [{"text/plain": "21"}]
     assert streamed.execution is not None
@@ -57,6 +60,10 @@ def test_every_cell_and_command_is_there_after_the_end(journal: Journal) -> None
     assert (command.stdin, command.cwd, command.env_names) == ("typed", "/tmp", ["TOKEN"])
     assert (command.result.stdout, command.result.stderr, command.result.exit_code) == ("typed", "oops\n", 4)
     assert stream.result.stdout == "1\n2\n3\n"
+    first, second = journal.shell_commands
+    assert first.result is not None and (first.cmd, first.result.cwd) == ("cd /tmp", "/tmp")
+    assert second.result is not None and second.shell_id == first.shell_id
+    assert (second.result.output, second.result.exit_code) == ("/tmp\n", 5)
     assert "hidden-value" not in json.dumps(journal.as_json())
 
 
@@ -92,7 +99,7 @@ def test_the_command_line_shows_saves_and_replays_it(
     assert run(["replay", str(notebook), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told == {
-        "cells": 5,
+        "cells": 7,
         "same": False,
         "differences": [{"cell": 1, "output": "text/plain", "recorded": "22\n", "replayed": "21\n"}],
     }

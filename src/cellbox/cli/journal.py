@@ -10,7 +10,7 @@ from cellbox.cli.finding import open_sandbox
 from cellbox.cli.output import print_json, say
 from cellbox.cli.terminal import escaped, guest_output
 from cellbox.errors import SandboxNotFoundError
-from cellbox.protocol.journal import CellEntry, JournalEntry
+from cellbox.protocol.journal import CellEntry, CommandEntry, JournalEntry
 
 
 def journal(sandbox: str, /, *, save: Path | None = None, as_json: JsonFlag = False, raw: RawFlag = False) -> None:
@@ -58,9 +58,12 @@ def _told(entry: JournalEntry) -> str:
     else:
         result = entry.result
         ended = "not waited for" if result is None else f"{result.duration_ms:.0f} ms, exit code {result.exit_code}"
-        lines += [f"[{entry.number}] {at} command, {ended}", _indented(entry.cmd)]
-        if result is not None:
-            lines += [result.stdout, result.stderr]
+        kind = "command" if isinstance(entry, CommandEntry) else f"command in shell {entry.shell_id}"
+        lines += [f"[{entry.number}] {at} {kind}, {ended}", _indented(entry.cmd)]
+        if isinstance(entry, CommandEntry):
+            lines += [] if entry.result is None else [entry.result.stdout, entry.result.stderr]
+        elif entry.result is not None:
+            lines.append(entry.result.output)
     return "\n".join(line.rstrip("\n") for line in lines if line) + "\n\n"
 
 

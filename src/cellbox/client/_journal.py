@@ -12,13 +12,13 @@ import msgspec
 
 from cellbox.client._notebook import notebook_of
 from cellbox.protocol import journal as protocol
-from cellbox.protocol.journal import CellEntry, CommandEntry, JournalEntry
+from cellbox.protocol.journal import CellEntry, CommandEntry, JournalEntry, ShellEntry
 
 
 class Journal:
     """Every cell and command of a sandbox in the order they were begun, with what came of each.
 
-    Iterate over it for the entries: `CellEntry` and `CommandEntry`.
+    Iterate over it for the entries: `CellEntry`, `CommandEntry` and `ShellEntry`.
     """
 
     def __init__(self, pages: Iterable[protocol.Journal]) -> None:
@@ -51,11 +51,17 @@ class Journal:
     def commands(self) -> list[CommandEntry]:
         return [entry for entry in self.entries if isinstance(entry, CommandEntry)]
 
+    @property
+    def shell_commands(self) -> list[ShellEntry]:
+        """What was run in shells that keep their state."""
+        return [entry for entry in self.entries if isinstance(entry, ShellEntry)]
+
     def to_notebook(self) -> dict[str, Any]:
         """The journal as a Jupyter notebook (nbformat 4.5) that runs again in a fresh sandbox.
 
-        Python cells are code cells; commands are cells that begin with `%%bash`; cells in other languages are kept
-        as raw text. Files that were uploaded are not in it.
+        Python cells are code cells; commands are cells that begin with `%%bash`, those of a shell in the directory that
+        it was in, but without its variables; cells in other languages are kept as raw text. Files that were uploaded
+        are not in it.
         """
         return notebook_of(self.entries, sandbox_id=self.sandbox_id, template=self.template, missing=self.missing)
 
@@ -78,4 +84,4 @@ class Journal:
         return len(self.entries)
 
     def __repr__(self) -> str:
-        return f"<Journal of {self.sandbox_id}: {len(self.cells)} cells, {len(self.commands)} commands>"
+        return f"<Journal of {self.sandbox_id}: {len(self.cells)} cells, {len(self) - len(self.cells)} commands>"

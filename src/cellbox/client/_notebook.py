@@ -9,7 +9,8 @@ from typing import Any
 
 from cellbox.protocol.commands import CommandResult
 from cellbox.protocol.contexts import Execution, ResultInfo
-from cellbox.protocol.journal import CommandEntry, JournalEntry
+from cellbox.protocol.journal import CommandEntry, JournalEntry, ShellEntry
+from cellbox.protocol.shells import ShellResult
 
 KERNEL_NAME = "cellbox"
 """The kernelspec that comes with `cellbox[jupyter]`: a kernel whose cells run in a fresh sandbox."""
@@ -18,7 +19,8 @@ _STDIN_END = "END_OF_STANDARD_INPUT"
 
 def notebook_of(entries: Iterable[JournalEntry], *, sandbox_id: str, template: str, missing: int) -> dict[str, Any]:
     """The notebook document."""
-    cells = [_cell(entry) for entry in entries]
+    directories: dict[str, str] = {}
+    cells = [_cell(entry, directories) for entry in entries]
     about = f"What ran in sandbox `{sandbox_id}`, made from the template `{template}`."
     if missing:
         about += f" {missing} entries are missing: the journal was full."
@@ -34,7 +36,8 @@ def notebook_of(entries: Iterable[JournalEntry], *, sandbox_id: str, template: s
     }
 
 
-def _cell(entry: JournalEntry) -> dict[str, Any]:
+def _cell(entry: JournalEntry, directories: dict[str, str]) -> dict[str, Any]:
+    """One cell. `directories` is where each shell has been left so far."""
     facts: dict[str, Any] = {"number": entry.number, "started_at": entry.started_at.isoformat()}
     if entry.omitted_bytes:
         facts["omitted_bytes"] = entry.omitted_bytes
@@ -42,6 +45,14 @@ def _cell(entry: JournalEntry) -> dict[str, Any]:
         facts |= {"kind": "command", "user": entry.user, "env_names": entry.env_names}
         outputs = [] if entry.result is None else _command_outputs(entry.result)
         return _code_cell(entry.number, _bash(entry), outputs, facts, None)
+    if isinstance(entry, ShellEntry):
+        facts |= {"kind": "shell", "shell_id": entry.shell_id}
+        source = f"%%bash\ncd {shlex.quote(directories.get(entry.shell_id, '/workspace'))}\n{entry.cmd}"
+        if entry.result is not None:
+            directories[entry.shell_id] = entry.result.cwd
+        return _code_cell(
+            entry.number, source, [] if entry.result is None else _shell_outputs(entry.result), facts, None
+        )
     facts |= {"kind": "cell", "context_id": entry.context_id, "language": entry.language}
     if entry.language != "python":
         return {"cell_type": "raw", "id": _id(entry.number), "metadata": {"cellbox": facts}, "source": entry.code}
@@ -99,11 +110,16 @@ def _cell_outputs(execution: Execution) -> list[dict[str, Any]]:
 
 
 def _command_outputs(result: CommandResult) -> list[dict[str, Any]]:
-    outputs = _streams(result.stdout, result.stderr)
-    if result.exit_code:
-        value = f"the command ended with exit status {result.exit_code} ({result.reason})"
-        outputs.append(_error("CalledProcessError", value, value))
-    return outputs
+    return [*_streams(result.stdout, result.stderr), *_exit(result.exit_code, result.reason)]
+
+
+def _shell_outputs(result: ShellResult) -> list[dict[str, Any]]:
+    return [*_streams(result.output, ""), *_exit(result.exit_code, result.reason)]
+
+
+def _exit(code: int, reason: str) -> list[dict[str, Any]]:
+    value = f"the command ended with exit status {code} ({reason})"
+    return [_error("CalledProcessError", value, value)] if code else []
 
 
 def _streams(stdout: str, stderr: str) -> list[dict[str, Any]]:

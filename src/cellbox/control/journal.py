@@ -20,7 +20,8 @@ from cellbox.control import journal_file
 from cellbox.control.journal_file import Head
 from cellbox.protocol.commands import CommandResult, RunCommand
 from cellbox.protocol.contexts import Execution
-from cellbox.protocol.journal import CellEntry, CommandEntry, Journal, JournalEntry
+from cellbox.protocol.journal import CellEntry, CommandEntry, Journal, JournalEntry, ShellEntry
+from cellbox.protocol.shells import ShellResult
 
 WRITE_AFTER_SECONDS = 0.25
 _MAX_PENDING_CHARACTERS = 64 * 1024 * 1024
@@ -32,7 +33,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 class SandboxJournal:
-    """The journal of one sandbox that runs. `add_cell` and `add_command` cost microseconds."""
+    """The journal of one sandbox that runs. Its `add_…` methods cost microseconds."""
 
     def __init__(self, path: Path, head: Head, limit_bytes: int, on_closed: Callable[[], object]) -> None:
         self.head = head
@@ -88,6 +89,17 @@ class SandboxJournal:
             result=result,
         )
         self._put(entry, size)
+
+    def add_shell_command(self, started_at: float, shell_id: str, cmd: str, result: ShellResult | None) -> None:
+        """Note a command of a shell."""
+        entry = ShellEntry(
+            number=self._next_number(),
+            started_at=datetime.fromtimestamp(started_at, UTC),
+            shell_id=shell_id,
+            cmd=cmd,
+            result=result,
+        )
+        self._put(entry, len(cmd) + (len(result.output) if result is not None else 0))
 
     async def flush(self) -> None:
         """Write what is pending."""

@@ -7,11 +7,10 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from cellbox.protocol.journal import CellEntry, JournalEntry
+from cellbox.protocol.journal import CellEntry, CommandEntry, JournalEntry, ShellEntry
 from cellbox.protocol.values import Value
 
 MAX_TEXT_CHARACTERS = 256 * 1024
@@ -66,7 +65,13 @@ def encode_tail(last_number: int) -> bytes:
 
 def encode_entry(entry: JournalEntry, *, with_outputs: bool) -> bytes:
     """One line, with long texts cut and, unless wanted, without outputs. What is left out is counted in it."""
-    trimmed = _trim_cell(entry, with_outputs) if isinstance(entry, CellEntry) else _trim_command(entry, with_outputs)
+    trimmed: JournalEntry
+    if isinstance(entry, CellEntry):
+        trimmed = _trim_cell(entry, with_outputs)
+    elif isinstance(entry, ShellEntry):
+        trimmed = _trim_shell(entry, with_outputs)
+    else:
+        trimmed = _trim_command(entry, with_outputs)
     try:
         return msgspec.json.encode(trimmed) + b"\n"
     except UnicodeEncodeError:  # a lone surrogate, which JSON can carry only as an escape
@@ -110,7 +115,17 @@ def _trim_cell(entry: CellEntry, with_outputs: bool) -> CellEntry:
     return msgspec.structs.replace(entry, code=code, execution=execution, omitted_bytes=cutter.omitted)
 
 
-def _trim_command(entry: Any, with_outputs: bool) -> Any:
+def _trim_shell(entry: ShellEntry, with_outputs: bool) -> ShellEntry:
+    cutter = _Cutter()
+    result = entry.result
+    if result is not None:
+        cutter.omitted += 0 if with_outputs else len(result.output)
+        result = msgspec.structs.replace(result, output=cutter.cut(result.output) if with_outputs else "")
+    cmd = cutter.cut(entry.cmd)
+    return msgspec.structs.replace(entry, cmd=cmd, result=result, omitted_bytes=cutter.omitted)
+
+
+def _trim_command(entry: CommandEntry, with_outputs: bool) -> CommandEntry:
     cutter = _Cutter()
     result = entry.result
     if result is not None:
@@ -121,13 +136,9 @@ def _trim_command(entry: Any, with_outputs: bool) -> Any:
             stdout=cutter.cut(result.stdout) if with_outputs else "",
             stderr=cutter.cut(result.stderr) if with_outputs else "",
         )
-    return msgspec.structs.replace(
-        entry,
-        cmd=cutter.cut(entry.cmd),
-        stdin=None if entry.stdin is None else cutter.cut(entry.stdin),
-        result=result,
-        omitted_bytes=cutter.omitted,
-    )
+    cmd = cutter.cut(entry.cmd)  # before the count is read
+    stdin = None if entry.stdin is None else cutter.cut(entry.stdin)
+    return msgspec.structs.replace(entry, cmd=cmd, stdin=stdin, result=result, omitted_bytes=cutter.omitted)
 
 
 def end_of(path: Path) -> tuple[int, int]:

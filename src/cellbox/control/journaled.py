@@ -1,4 +1,4 @@
-"""Commands and contexts that note in the sandbox's journal what they run."""
+"""Commands, shells and contexts that note in the sandbox's journal what they run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from cellbox.control.contexts import Contexts
 from cellbox.control.guest import Guest
 from cellbox.control.journal import SandboxJournal
 from cellbox.control.journal_file import MAX_TEXT_CHARACTERS
+from cellbox.control.shells import Shells
 from cellbox.protocol import contexts as values
 from cellbox.protocol.commands import CommandEvent, CommandExited, CommandResult, RunCommand, StderrChunk, StdoutChunk
+from cellbox.protocol.shells import RunInShell, ShellEvent, ShellOutput, ShellResult
 
 
 class JournaledCommands(Commands):
@@ -59,6 +61,45 @@ class JournaledCommands(Commands):
             self._journal.add_command(started, body, result)
 
 
+class JournaledShells(Shells):
+    """The shells of one sandbox, each of their commands with an entry in its journal."""
+
+    def __init__(self, guest: Guest, journal: SandboxJournal) -> None:
+        super().__init__(guest)
+        self._journal = journal
+
+    async def run(self, shell_id: str, body: RunInShell) -> ShellResult:
+        started, result = time.time(), None
+        try:
+            result = await super().run(shell_id, body)
+            return result
+        finally:
+            self._journal.add_shell_command(started, shell_id, body.cmd, result)
+
+    async def stream(self, shell_id: str, body: RunInShell) -> AsyncIterator[ShellEvent]:
+        started, result, output = time.time(), None, _Kept()
+        events = cast("AsyncGenerator[ShellEvent]", super().stream(shell_id, body))
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, ShellOutput):
+                        output.add(event.chunk)
+                    else:
+                        result = ShellResult(
+                            output=output.text(),
+                            exit_code=event.exit_code,
+                            cwd=event.cwd,
+                            duration_ms=event.duration_ms,
+                            reason=event.reason,
+                            state_kept=event.state_kept,
+                            dropped_bytes=output.dropped,
+                            late_dropped_bytes=event.late_dropped_bytes,
+                        )
+                    yield event
+        finally:
+            self._journal.add_shell_command(started, shell_id, body.cmd, result)
+
+
 class JournaledContexts(Contexts):
     """The code contexts of one sandbox, each cell with an entry in its journal."""
 
@@ -77,6 +118,7 @@ class JournaledContexts(Contexts):
         self._languages.pop(context_id, None)
 
     async def run(self, context_id: str, body: values.RunCode) -> values.Execution:
+        await self._learn(context_id)
         started, execution = time.time(), None
         try:
             execution = await super().run(context_id, body)
@@ -85,6 +127,7 @@ class JournaledContexts(Contexts):
             self._note(started, context_id, body, execution)
 
     async def stream(self, context_id: str, body: values.RunCode) -> AsyncIterator[values.CellEvent]:
+        await self._learn(context_id)
         started, execution = time.time(), None
         stdout, stderr, displays = _Kept(), _Kept(), list[values.CellDisplay]()
         room = MAX_TEXT_CHARACTERS * 16
@@ -110,6 +153,11 @@ class JournaledContexts(Contexts):
                     yield event
         finally:
             self._note(started, context_id, body, execution)
+
+    async def _learn(self, context_id: str) -> None:
+        """Find out the language of a context that was made elsewhere: before a fork, a snapshot, another daemon."""
+        if context_id not in self._languages:
+            self._languages.update({info.id: info.language for info in await self.list()})
 
     def _note(self, started: float, context_id: str, body: values.RunCode, execution: values.Execution | None) -> None:
         self._journal.add_cell(started, context_id, self._languages.get(context_id, "python"), body.code, execution)

@@ -15,10 +15,9 @@ from cellbox.control.clock import LifeClock
 from cellbox.control.files import Files
 from cellbox.control.guest import Guest
 from cellbox.control.journal import Journals
-from cellbox.control.journaled import JournaledCommands, JournaledContexts
+from cellbox.control.journaled import JournaledCommands, JournaledContexts, JournaledShells
 from cellbox.control.logs import SandboxLog
 from cellbox.control.settings import Settings
-from cellbox.control.shells import Shells
 from cellbox.control.workspaces import Hold
 from cellbox.engines.base import EngineFault, MachineSpec
 from cellbox.protocol.sandboxes import (
@@ -99,7 +98,7 @@ class LiveSandbox:
         self.hold = hold
         self.journal = host.journals.open(row.id, row.owner, row.template)
         self.commands = JournaledCommands(guest, self.journal)
-        self.shells = Shells(guest)
+        self.shells = JournaledShells(guest, self.journal)
         self.contexts = JournaledContexts(guest, row.id, self.journal)
         self.files = Files(guest)
         self.failure = ""

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from cellbox.protocol.commands import CommandResult
 from cellbox.protocol.contexts import Execution
+from cellbox.protocol.shells import ShellResult
 from cellbox.protocol.values import Value
 
 MAX_PAGE_ENTRIES = 1000
@@ -40,7 +41,18 @@ class CommandEntry(Value, tag_field="kind", tag="command"):
     omitted_bytes: int = 0
 
 
-JournalEntry = CellEntry | CommandEntry
+class ShellEntry(Value, tag_field="kind", tag="shell"):
+    """One command that was run in a shell, where it found what earlier ones left."""
+
+    number: int
+    started_at: datetime
+    shell_id: str
+    cmd: str
+    result: ShellResult | None = None
+    omitted_bytes: int = 0
+
+
+JournalEntry = CellEntry | CommandEntry | ShellEntry
 
 
 class Journal(Value):

@@ -24,6 +24,7 @@ from cellbox.protocol.sandboxes import DEFAULT_TEMPLATE, SandboxStatus
 from cellbox.protocol.templates import TemplateInfo
 
 _MAX_KEY_CHARACTERS = 512
+_ALIVE = (SandboxStatus.RUNNING, SandboxStatus.PAUSED, SandboxStatus.HIBERNATED)
 _FRESH_SANDBOX = (
     "The sandbox of this conversation had ended, and this ran in a fresh one: variables and files of earlier calls "
     "are gone."
@@ -125,10 +126,18 @@ class Session:
             except SandboxNotFoundError:
                 self._drop()
                 return True
-            if self._sandbox.status is SandboxStatus.RUNNING:
+            if self._sandbox.status in _ALIVE:
                 return False
             self._drop()
             return True
+
+    def hibernate(self) -> None:
+        """Put the sandbox on disk, if there is one: it uses no memory. The next call wakes it with its variables."""
+        with self._lock:
+            sandbox = self._sandbox or self._attach()
+            if sandbox is not None:
+                sandbox.hibernate()
+                self._sandbox = sandbox
 
     def end(self) -> None:
         """Kill the sandbox and forget it. The next call would make another."""
@@ -165,7 +174,7 @@ class Session:
             except SandboxNotFoundError:
                 pass
             else:
-                if sandbox.status is SandboxStatus.RUNNING:
+                if sandbox.status in _ALIVE:
                     self._record = record
                     return sandbox
         self._notices.append(_FRESH_SANDBOX)
