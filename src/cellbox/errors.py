@@ -5,6 +5,7 @@ CellboxError
 ├── ConfigurationError            a setting or environment variable makes no sense
 ├── DaemonUnavailableError        no daemon answers, or a private one could not be started
 ├── ConnectionLostError           the answer never came whole; whether the operation ran is unknown
+├── ModelError                    the language model of `cellbox chat` refused, failed or broke off
 └── APIError                      the daemon refused or failed; carries `code`, `status`, `request_id`
     ├── InvalidRequestError       400
     │   ├── UnknownTemplateError  400
@@ -62,6 +63,10 @@ class DaemonUnavailableError(CellboxError):
 
 class ConnectionLostError(CellboxError):
     """The connection broke before the answer was complete. Whether the operation ran is unknown."""
+
+
+class ModelError(CellboxError):
+    """The service of a language model can't be reached, refused, failed, or broke off in the middle of its answer."""
 
 
 class CommandFailedError(CellboxError):

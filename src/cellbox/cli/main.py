@@ -31,6 +31,7 @@ COMMANDS: dict[Group, dict[str, tuple[str, str]]] = {
         "logs": ("sandboxes:logs", "Print a sandbox's log."),
         "journal": ("journal:journal", "Show what ran in a sandbox, or save it as a notebook."),
         "replay": ("replay:replay", "Run a notebook again in a fresh sandbox and tell which outputs differ."),
+        "chat": ("chat:chat", "Talk to a model that has a sandbox."),
         "mcp": ("mcp:mcp", "Serve the code tools to any MCP client."),
         "ls": ("listing:list_directory", "List a directory in a sandbox."),
         "cp": ("copy:copy", "Copy files into or out of a sandbox."),

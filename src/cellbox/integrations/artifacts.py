@@ -54,7 +54,7 @@ class ArtifactStore:
     """Keeps the artifacts of one conversation, in memory up to a limit and, if wanted, as files.
 
     Args:
-        directory: Every artifact is also written there, under `Artifact.name`.
+        directory: Every artifact is also written there, under `Artifact.name`. A file that is there is never replaced.
         on_artifact: Called with each new artifact and its bytes: the way to a user interface.
         limit_bytes: How much is kept in memory; the oldest go first.
     """
@@ -76,26 +76,38 @@ class ArtifactStore:
 
     def put(self, mime_type: str, content: bytes) -> Artifact:
         """Keep an image or document and return its reference. Errors of the directory or the hook are the caller's."""
-        width, height = _pixels(mime_type, content)
         with self._lock:
+            artifact = self._claim(mime_type, content)
+            self._kept[artifact.id] = (artifact, content)
+            self._bytes += len(content)
+            while self._bytes > self._limit_bytes and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1][1])
+        if self._on_artifact is not None:
+            self._on_artifact(artifact, content)
+        return artifact
+
+    def _claim(self, mime_type: str, content: bytes) -> Artifact:
+        """The next artifact, and its file. A number that an earlier conversation has used there is passed over."""
+        width, height = _pixels(mime_type, content)
+        kind = "document" if mime_type == "application/pdf" else "chart"
+        while True:
             self._count += 1
             artifact = Artifact(
-                id=f"chart-{self._count}" if mime_type != "application/pdf" else f"document-{self._count}",
+                id=f"{kind}-{self._count}",
                 mime_type=mime_type,
                 size_bytes=len(content),
                 width=width,
                 height=height,
             )
-            self._kept[artifact.id] = (artifact, content)
-            self._bytes += len(content)
-            while self._bytes > self._limit_bytes and len(self._kept) > 1:
-                self._bytes -= len(self._kept.popitem(last=False)[1][1])
-        if self._directory is not None:
+            if self._directory is None:
+                return artifact
             self._directory.mkdir(parents=True, exist_ok=True)
-            (self._directory / artifact.name).write_bytes(content)
-        if self._on_artifact is not None:
-            self._on_artifact(artifact, content)
-        return artifact
+            try:
+                with (self._directory / artifact.name).open("xb") as file:
+                    file.write(content)
+            except FileExistsError:
+                continue
+            return artifact
 
     def get(self, artifact_id: str) -> tuple[Artifact, bytes] | None:
         """The artifact with its bytes, by id or file name; None when it never was or is no longer kept."""

@@ -29,6 +29,10 @@ _FRESH_SANDBOX = (
     "The sandbox of this conversation had ended, and this ran in a fresh one: variables and files of earlier calls "
     "are gone."
 )
+_FRESH_WITH_WORKSPACE = (
+    "The sandbox of this conversation had ended, and this ran in a fresh one: variables of earlier calls are gone, "
+    "files in /workspace are still there."
+)
 _FRESH_CONTEXT = "The Python process of this conversation had ended: variables and imports of earlier calls are gone."
 
 
@@ -177,7 +181,7 @@ class Session:
                 if sandbox.status in _ALIVE:
                     self._record = record
                     return sandbox
-        self._notices.append(_FRESH_SANDBOX)
+        self._notices.append(_FRESH_WITH_WORKSPACE if self._sessions.workspace else _FRESH_SANDBOX)
         self._record = record
         return None
 
@@ -235,6 +239,8 @@ class Sessions:
         template: What sandboxes are made from.
         ttl_seconds: How long a sandbox outlives its last use.
         network: `none` has the loopback device only.
+        workspace: Name of a workspace that every sandbox has at `/workspace`: its files outlive them, and all
+            conversations share them.
         prepare: Called with each new sandbox before anything else uses it: to upload files.
         artifacts: Makes the artifact store of a conversation; it is called with the key and the compartment.
         api_url: The daemon; by default as everywhere, from the environment.
@@ -251,6 +257,7 @@ class Sessions:
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
+        workspace: str | None = None,
         prepare: Callable[[Sandbox], object] | None = None,
         artifacts: Callable[[str, str], ArtifactStore] | None = None,
         api_url: str | None = None,
@@ -269,6 +276,7 @@ class Sessions:
         self._network: Literal["none"] = network
         self._env = dict(env or {})
         self._cpu, self._memory_mb, self._disk_mb = cpu, memory_mb, disk_mb
+        self.workspace = workspace
         self._prepare = prepare
         self._artifacts = artifacts
         self._address = (api_url, api_key)
@@ -343,6 +351,7 @@ class Sessions:
             cpu=self._cpu,
             memory_mb=self._memory_mb,
             disk_mb=self._disk_mb,
+            workspace=self.workspace,
             network=self._network,
         )
         try:
