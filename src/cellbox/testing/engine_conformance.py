@@ -16,7 +16,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,13 @@ def open_descriptors() -> set[tuple[str, str]]:
     return found
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what follows soon: a kill is done before the kernel has given all of the guest's memory back."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 class EngineConformance:
     """The contract of `cellbox.engines.base`, one promise a test."""
 
@@ -265,9 +272,7 @@ class EngineConformance:
         for _ in range(3):
             async with running(engine, shell_spec(rootfs)):
                 pass
-        async with asyncio.timeout(20):  # what a kill leaves to be given back may take a moment more
-            while not open_descriptors() <= before:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: open_descriptors() <= before)
 
     # -- ending
 

@@ -49,5 +49,5 @@ def test_failures_are_typed() -> None:
 
 
 def test_which_streams_have_a_last_event() -> None:
-    streams = [operation for operation in operations.OPERATIONS.values() if operation.events and not operation.is_websocket]
-    assert [operation.name for operation in streams if not needs_terminal(operation)] == ["get_logs"]
+    streams = [one for one in operations.OPERATIONS.values() if one.events and not one.is_websocket]
+    assert [one.name for one in streams if not needs_terminal(one)] == ["get_logs"]
