@@ -87,14 +87,14 @@ def test_a_shell_that_is_killed_or_replaced_is_followed_by_another(run: Run) -> 
 @pytest.mark.parametrize(
     "command",
     [
-        "sleep 100",
+        "sleep 8100",
         "while :; do :; done",
-        "sleep 100 | cat; echo not reached",
-        "trap '' INT; sleep 100",
-        "bash -c 'trap \"\" INT TERM; sleep 100; sleep 100'",
-        "setsid sleep 100",
-        "(sleep 100) & wait",
-        "read x < <(sleep 100)",
+        "sleep 8100 | cat; echo not reached",
+        "trap '' INT; sleep 8100",
+        "bash -c 'trap \"\" INT TERM; sleep 8100; sleep 8100'",
+        "setsid sleep 8100",
+        "(sleep 8100) & wait",
+        "read x < <(sleep 8100)",
     ],
 )
 def test_a_time_limit_ends_the_command_and_keeps_the_shell(run: Run, command: str) -> None:
@@ -103,7 +103,7 @@ def test_a_time_limit_ends_the_command_and_keeps_the_shell(run: Run, command: st
     outcome = run(f"echo before; Y=too; {command}", timeout_seconds=0.3).outcome
     assert time.monotonic() - started < 5
     assert (outcome["reason"], outcome["state_kept"]) == ("timeout", True)
-    assert told(run("echo $X $Y; pwd; kill -0 $JOB; kill $JOB; pgrep -f 'sleep 10[0]'")) == (b"kept too\n/usr\n", 1)
+    assert told(run("echo $X $Y; pwd; kill -0 $JOB; kill $JOB; pgrep -f 'sleep 810[0]'")) == (b"kept too\n/usr\n", 1)
 
 
 def test_background_jobs_go_on_and_their_output_comes_with_the_next_command(run: Run) -> None:
@@ -119,7 +119,7 @@ def test_background_jobs_go_on_and_their_output_comes_with_the_next_command(run:
         seen += len(done.content)
         dropped += done.outcome["late_dropped_bytes"]
     assert seen + dropped == 2_000_000
-    assert told(run("sleep 100 & X=$!; kill $X; wait $X"))[1] == 143
+    assert told(run("sleep 8100 & X=$!; kill $X; wait $X"))[1] == 143
 
 
 def test_a_terminal_when_asked_for(run: Run) -> None:
@@ -149,7 +149,7 @@ def test_commands_of_one_shell_wait_for_each_other(guest: HostEnd, run: Run) -> 
 
 
 def test_interrupt_list_close(guest: HostEnd, run: Run) -> None:
-    running = guest.open(messages.RunInShell(shell_id="s", command="echo on; sleep 100"))
+    running = guest.open(messages.RunInShell(shell_id="s", command="echo on; sleep 8100"))
     while not running.content:
         guest.read(5)
     assert guest.do(messages.ListShells()).outcome["shells"] == [
