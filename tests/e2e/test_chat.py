@@ -164,9 +164,12 @@ def test_a_conversation_on_a_terminal(
         [sandbox] = ours(client)
 
         # Ctrl-C stops the cell, not the program; its variables stay.
-        service.script = [run_python("import time\nprint('asleep', flush=True)\ntime.sleep(600)")]
+        service.script = [run_python("import time\nopen('/workspace/asleep', 'w').close()\ntime.sleep(600)")]
         terminal.enter("sleep")
         terminal.expect("time.sleep(.|\n)*Ctrl-C interrupts")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not sandbox.filesystem.exists("/workspace/asleep"):
+            assert time.monotonic() < deadline
         terminal.type("\x03")
         terminal.expect(r"Interrupted\.\s*>")
         service.script = [run_python("x + 1"), Say(["fine"])]
