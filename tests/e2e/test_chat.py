@@ -53,6 +53,10 @@ def environment(daemon: Daemon, service: ChatService, tmp_path: Path) -> dict[st
     }
 
 
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background are started with it ignored
+
+
 class Terminal:
     """The command on a terminal of its own."""
 
@@ -65,6 +69,7 @@ class Terminal:
             stderr=theirs,
             env=environment,
             cwd=directory,
+            preexec_fn=_take_interrupts,
         )
         os.close(theirs)
         self.shown = ""
