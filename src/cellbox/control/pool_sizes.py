@@ -60,10 +60,17 @@ class Demand:
 
 def wanted(size: PoolSize, default: MachineSpec, latest: list[MachineSpec]) -> list[MachineSpec]:
     """What should be ready: `size.min` of the default shape, and what is asked for, up to `size.max` in all."""
-    asked = [shape for shape in latest if shape.rootfs == default.rootfs][: size.max]
-    missing = max(0, size.min - asked.count(default))
-    kept = asked[: size.max - missing] if missing else asked
-    return [*kept, *[default] * missing][: size.max]
+    missing, room = size.min, size.max - size.min
+    kept: list[MachineSpec] = []
+    for shape in latest:
+        if shape == default and missing:
+            missing -= 1
+        elif shape.rootfs == default.rootfs and room:
+            room -= 1
+        else:
+            continue
+        kept.append(shape)
+    return [*kept, *[default] * missing]
 
 
 def size_of(template: str, sizes: Mapping[str, PoolSize], of_recipe: int) -> PoolSize:

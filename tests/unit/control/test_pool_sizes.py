@@ -45,6 +45,8 @@ def test_a_wrong_size_is_named(entry: str) -> None:
         (0, 2, [LARGE, DEFAULT, LARGE], [LARGE, DEFAULT]),
         (1, 3, [LARGE, LARGE, LARGE], [LARGE, LARGE, DEFAULT]),
         (2, 2, [LARGE, LARGE], [DEFAULT, DEFAULT]),
+        (2, 2, [LARGE, DEFAULT], [DEFAULT, DEFAULT]),
+        (1, 2, [LARGE, LARGE, DEFAULT], [LARGE, DEFAULT]),
         (1, 2, [DEFAULT], [DEFAULT]),
         (0, 2, [OUTDATED, DEFAULT], [DEFAULT]),
     ],
