@@ -111,12 +111,12 @@ def test_a_file_that_changes_while_it_is_read(box: cellbox.Sandbox, files: cellb
 
 def test_pathological_trees(box: cellbox.Sandbox, files: cellbox.Filesystem) -> None:
     made = box.exec(
-        'python3 -c \'import os\nos.makedirs("/tmp/many")\nfor n in range(12000): open(f"/tmp/many/{n}", "w").close()\n'
-        'os.chdir("/tmp")\nfor n in range(4000): os.mkdir("d"); os.chdir("d")\'; truncate -s 1T /tmp/sparse',
+        'python3 -c \'import os\nos.makedirs("/tmp/many")\nfor n in range(30000): open(f"/tmp/many/{n}", "w").close()\n'
+        'os.chdir("/tmp")\nfor n in range(10000): os.mkdir("d"); os.chdir("d")\'; truncate -s 1T /tmp/sparse',
         timeout_seconds=60,
     )
     assert made.exit_code == 0, made.stderr
-    assert len(files.list("/tmp/many")) == 12_000
+    assert len(files.list("/tmp/many")) == 30_000
     assert box.exec("echo on").stdout == "on\n"
     files.remove("/tmp/many", recursive=True)
     files.remove("/tmp/d", recursive=True)

@@ -144,8 +144,11 @@ def test_descriptors_run_out_inside_only(new_sandbox: NewSandbox, daemon: Daemon
         "os.open('/etc/passwd', 0)",
         "os.pipe()",
         "socket.socket()",
+        "select.epoll()",
+        "os.eventfd(0)",
+        "os.memfd_create('x')",
     ):
-        code = f"import os, socket\nx = []\ntry:\n while len(x) < 100000: x.append({make})\nexcept OSError as e: print(e.errno)"
+        code = f"import os, select, socket\nx = []\ntry:\n while len(x) < 100000: x.append({make})\nexcept OSError as e: print(e.errno)"
         try:
             result = box.exec("python3 -", stdin=code, timeout_seconds=60)
         except errors.SandboxNotRunningError:
@@ -167,7 +170,7 @@ def test_files_without_end_are_no_way_round_the_limits(new_sandbox: NewSandbox, 
     box = new_sandbox(template="base", memory_mb=256, disk_mb=64)
     make = "import os\nos.makedirs('/tmp/m')\nfor n in range(10**6):\n open(f'/tmp/m/{n}', 'w').close(); os.symlink('x', f'/tmp/m/l{n}')"
     with daemon_goes_on(daemon):
-        result = box.exec("python3 -", stdin=make, timeout_seconds=10)
+        result = box.exec("python3 -", stdin=make, timeout_seconds=20)
         assert result.exit_code != 0, "it ends in an error or at a limit"
         assert box.usage().host_peak_bytes < (256 + 64 + 128) << 20
         started = time.monotonic()
