@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
@@ -17,6 +15,7 @@ from cellbox._version import __version__
 from cellbox.chat.assembly import Assembly
 from cellbox.chat.messages import Message, to_wire
 from cellbox.chat.model import Event, Waiting
+from cellbox.client._errors import retry_after_seconds
 from cellbox.errors import ConfigurationError, ModelError
 from cellbox.integrations.tool_specs import ToolSpec
 from cellbox.protocol.values import Value
@@ -140,7 +139,7 @@ class OpenAIModel:
             content = await _beginning(response)
         except httpx2.HTTPError:
             content = b""
-        asked = _retry_after(response.headers.get("retry-after", ""))
+        asked = retry_after_seconds(response.headers.get("retry-after", ""))
         refusal = self._refusal(status, content)
         if status not in _PASSING or _failure_code(content) == "insufficient_quota":
             raise ModelError(refusal)
@@ -229,21 +228,6 @@ def _failure_text(content: bytes) -> str:
 def _failure_code(content: bytes) -> str | int | None:
     body = _failure(content)
     return body.error.code if body is not None and isinstance(body.error, _Failure) else None
-
-
-def _retry_after(value: str) -> float | None:
-    """Seconds, from either form of the header."""
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _told(error: Exception) -> str:

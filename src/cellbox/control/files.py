@@ -77,17 +77,7 @@ class Files:
     ) -> values.FileWritten:
         """Write what `chunks` yields. If it raises, the old content stays (unless `append`) and the error goes on."""
         request = messages.WriteFile(path=_checked(path), append=append, mode=mode, user=user)
-        async with self._guest.use() as link:
-            call = link.open(request)
-            try:
-                async for chunk in chunks:
-                    if call.is_over:
-                        break  # refused already: the outcome says why
-                    await call.send(chunk)
-                call.send_eof()
-                written = await call.finish(messages.FileWritten)
-            finally:
-                call.abandon()
+        written = await self._feed(request, chunks, messages.FileWritten)
         return values.FileWritten(path=path, bytes=written.size)
 
     async def list(
@@ -171,18 +161,24 @@ class Files:
 
     async def unpack(self, path: str, chunks: AsyncIterator[bytes], *, user: str = "") -> values.Unpacked:
         """Unpack the archive that `chunks` yields into a directory. What was unpacked before a failure stays."""
+        done = await self._feed(messages.Unpack(path=_checked(path), user=user), chunks, messages.Unpacked)
+        return values.Unpacked(path=path, entries=done.entries, bytes=done.size, problems=done.problems)
+
+    async def _feed(
+        self, request: messages.Request, chunks: AsyncIterator[bytes], expected: type[_OutcomeT]
+    ) -> _OutcomeT:
+        """Send what `chunks` yields as the input of an operation."""
         async with self._guest.use() as link:
-            call = link.open(messages.Unpack(path=_checked(path), user=user))
+            call = link.open(request)
             try:
                 async for chunk in chunks:
                     if call.is_over:
                         break  # refused already: the outcome says why
                     await call.send(chunk)
                 call.send_eof()
-                done = await call.finish(messages.Unpacked)
+                return await call.finish(expected)
             finally:
                 call.abandon()
-        return values.Unpacked(path=path, entries=done.entries, bytes=done.size, problems=done.problems)
 
     async def _ask(self, request: messages.Request, expected: type[_OutcomeT]) -> _OutcomeT:
         async with self._guest.use() as link:

@@ -111,6 +111,23 @@ def start_feeding(stream: Stream, descriptor: int) -> asyncio.Task[None]:
     return task
 
 
+async def read_when_ready(descriptor: int) -> bytes:
+    """Wait for bytes of a non-blocking descriptor. Empty at its end, which a terminal tells by an error."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            readable: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(descriptor, _set, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(descriptor)
+        except OSError:
+            return b""
+
+
 async def _write(descriptor: int, data: bytes) -> None:
     loop = asyncio.get_running_loop()
     rest = memoryview(data)

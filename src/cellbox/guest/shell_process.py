@@ -115,7 +115,7 @@ class ShellProcess:
         """Carry what the terminal shows until `token` comes: unlike a pipe it does not tell what is on the way."""
         held = b""
         while token not in held:
-            data = await _read_when_ready(self._master)
+            data = await pipes.read_when_ready(self._master)
             if not data:
                 break
             idle.touch()
@@ -284,27 +284,6 @@ class ShellProcess:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-
-
-async def _read_when_ready(descriptor: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            return os.read(descriptor, _LATE_BYTES)
-        except BlockingIOError:
-            readable: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(descriptor, _resolve, readable)
-            try:
-                await readable
-            finally:
-                loop.remove_reader(descriptor)
-        except OSError:
-            return b""
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _without_echo(terminal: int) -> None:
